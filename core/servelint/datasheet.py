@@ -1,0 +1,219 @@
+"""Accelerator datasheets as TOML: the reader, and a folder of them as catalogue entries.
+
+Every table is checked against its keys, and a table with figures needs its sources: an unknown key or an
+unsourced figure is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from servelint.descriptors import Entry
+from servelint.errors import CatalogueError
+from servelint.hardware import Accelerator, Conflict, Link
+from servelint.suggest import did_you_mean
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "fp6", "int8", "fp4", "int4")
+PATTERNS = ("switched", "mesh", "torus", "pair")
+
+_TOP: Mapping[str, type] = {
+    "id": str, "name": str, "vendor": str, "form_factor": str, "family": str, "architecture": str,
+    "compute_capability": str, "aliases": list, "dies_per_device": int, "gaps": list, "notes": list,
+    "memory": dict, "compute": dict, "link": dict, "pcie": dict, "power": dict, "die": dict, "native": dict,
+    "efficiency": dict, "conflicts": list,
+}  # fmt: skip
+_TABLES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    "memory": {
+        "kind": str, "published_bytes": int, "driver_total_bytes": int, "runtime_visible_bytes": int,
+        "bandwidth_bytes_per_s": (int, float),
+    },
+    "compute": {"dense_flops": dict, "sparse_flops": dict},
+    "link": {
+        "kind": str, "aggregate_bytes_per_s": (int, float), "per_direction_bytes_per_s": (int, float),
+        "domain": int, "pattern": str, "peer_bytes_per_s": (int, float), "in_network_reduction": bool,
+    },
+    "pcie": {"generation": int, "lanes": int},
+    "power": {"tdp_w": (int, float)},
+    "die": {"l2_bytes": int, "sram_per_sm_bytes": int, "sms": int},
+    "native": {"formats": list},
+    "efficiency": {
+        "memory": (int, float), "compute": (int, float), "link": (int, float), "launch_s": (int, float),
+        "basis": str,
+    },
+}  # fmt: skip
+
+
+class _Reader:
+    """Checked access to one datasheet; every failure names the place."""
+
+    def __init__(self, data: Mapping[str, Any], where: str, require_sources: bool) -> None:
+        self.data, self.where, self.require_sources = data, where, require_sources
+
+    def fail(self, message: str) -> CatalogueError:
+        return CatalogueError(f"{self.where}: {message}")
+
+    def check(self) -> None:
+        self._check_table(self.data, _TOP, "the datasheet")
+        for name, keys in _TABLES.items():
+            table = self.data.get(name)
+            if table is None:
+                continue
+            self._check_table(table, {**keys, "sources": list}, f"[{name}]")
+            sources = table.get("sources") or []
+            if self.require_sources and not sources:
+                raise self.fail(f"[{name}] has figures but no sources")
+
+    def _check_table(self, table: Any, keys: Mapping[str, Any], what: str) -> None:
+        if not isinstance(table, Mapping):
+            raise self.fail(f"{what} is not a table")
+        for key, value in table.items():
+            if key not in keys:
+                raise self.fail(f"{what} has the unknown key {key!r}{did_you_mean(key, keys)}")
+            expected = keys[key]
+            if isinstance(value, bool) and expected is not bool:
+                raise self.fail(f"{what}: {key} is true or false, expected a value")
+            if not isinstance(value, expected):
+                raise self.fail(f"{what}: {key} is {value!r:.60}, of the wrong type")
+            if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < 1e24:
+                raise self.fail(f"{what}: {key} is {value!r:.60}, expected a finite number of at least 0")
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        table: Mapping[str, Any] = self.data.get(name) or {}
+        return table
+
+    def need(self, table: str, key: str) -> Any:
+        value = self.table(table).get(key) if table else self.data.get(key)
+        if value is None or value == 0:
+            place = f"{table}.{key}" if table else key
+            raise self.fail(f"the figure {place} is missing")
+        return value
+
+    def flops(self, key: str) -> dict[str, float]:
+        rates = self.table("compute").get(key) or {}
+        for precision, rate in rates.items():
+            if precision not in PRECISIONS:
+                raise self.fail(
+                    f"compute.{key} has the unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}"
+                )
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e24:
+                raise self.fail(f"compute.{key}.{precision} is {rate!r:.60}, expected FLOP/s above 0")
+        return dict(rates)
+
+    def texts(self, values: Any, what: str) -> tuple[str, ...]:
+        if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+            raise self.fail(f"{what} is not a list of texts")
+        return tuple(values)
+
+
+def read_datasheet(data: Mapping[str, Any], where: str, *, require_sources: bool = True) -> Accelerator:
+    """Return the accelerator that a parsed datasheet describes.
+
+    Raises CatalogueError, naming ``where`` and the key, for unknown keys, wrong types, missing figures and,
+    with ``require_sources``, tables without sources.
+    """
+    reader = _Reader(data, where, require_sources)
+    reader.check()
+    memory, die, link = reader.table("memory"), reader.table("die"), reader.table("link")
+    efficiency = dict(reader.table("efficiency"))
+    identity = data.get("id") or where
+    fractions = ("memory", "compute", "link", "launch_s")
+    measured: dict[str, float] = {name: float(efficiency[name]) for name in fractions if name in efficiency}
+    for name in ("memory", "compute", "link"):
+        if name in measured and not 0 < measured[name] <= 1:
+            raise reader.fail(f"efficiency.{name} is {measured[name]}, expected a fraction above 0 and at most 1")
+    return Accelerator(
+        id=identity,
+        name=data.get("name") or identity,
+        vendor=data.get("vendor") or "",
+        form_factor=data.get("form_factor") or "",
+        family=data.get("family") or identity,
+        architecture=data.get("architecture") or "",
+        memory_bytes=reader.need("memory", "published_bytes"),
+        memory_bandwidth_bytes_per_s=float(reader.need("memory", "bandwidth_bytes_per_s")),
+        dense_flops=reader.flops("dense_flops"),
+        sparse_flops=reader.flops("sparse_flops"),
+        native_formats=reader.texts(reader.table("native").get("formats", []), "native.formats"),
+        link=_link(reader, link) if link else None,
+        pcie_generation=reader.table("pcie").get("generation"),
+        pcie_lanes=reader.table("pcie").get("lanes", 16),
+        power_w=reader.table("power").get("tdp_w"),
+        driver_total_bytes=memory.get("driver_total_bytes"),
+        runtime_visible_bytes=memory.get("runtime_visible_bytes"),
+        memory_kind=memory.get("kind", ""),
+        compute_capability=data.get("compute_capability"),
+        dies=data.get("dies_per_device", 1),
+        l2_bytes=die.get("l2_bytes", 0),
+        sram_per_sm_bytes=die.get("sram_per_sm_bytes"),
+        sms=die.get("sms"),
+        measured=measured,
+        measured_basis=efficiency.get("basis", ""),
+        aliases=reader.texts(data.get("aliases", []), "aliases"),
+        conflicts=tuple(_conflict(reader, c) for c in data.get("conflicts", [])),
+        gaps=reader.texts(data.get("gaps", []), "gaps"),
+        notes=reader.texts(data.get("notes", []), "notes"),
+        sources={
+            name: reader.texts(reader.table(name).get("sources", []), f"{name}.sources")
+            for name in _TABLES
+            if name in data
+        },
+    )
+
+
+def _link(reader: _Reader, table: Mapping[str, Any]) -> Link | None:
+    pattern = table.get("pattern", "switched")
+    if pattern not in PATTERNS:
+        raise reader.fail(f"link.pattern is {pattern!r:.60}, expected one of {', '.join(PATTERNS)}")
+    aggregate = table.get("aggregate_bytes_per_s")
+    one_way = table.get("per_direction_bytes_per_s")
+    if not one_way:
+        if not aggregate:
+            return None
+        # Published aggregates add both directions.
+        one_way = aggregate / 2
+    return Link(
+        table.get("kind", ""),
+        float(one_way),
+        max(int(table.get("domain", 1)), 1),
+        pattern,
+        aggregate,
+        table.get("peer_bytes_per_s"),
+        bool(table.get("in_network_reduction", False)),
+    )
+
+
+def _conflict(reader: _Reader, table: Any) -> Conflict:
+    if not isinstance(table, Mapping) or not isinstance(table.get("field"), str):
+        raise reader.fail("an entry of conflicts has no field")
+    return Conflict(table["field"], table.get("value", ""), str(table.get("source", "")), str(table.get("note", "")))
+
+
+def datasheets(folder: Path) -> Iterator[Entry[Accelerator]]:
+    """Yield an entry for every ``<vendor>/<sku>.toml`` below a folder; files are read when asked for."""
+    for vendor in sorted(p for p in folder.iterdir() if p.is_dir()):
+        for path in sorted(vendor.glob("*.toml")):
+            yield Entry(f"{vendor.name}/{path.stem}", partial(_load, path), partial(_aliases, path))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomli.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CatalogueError(f"{path}: {error}") from None
+
+
+def _load(path: Path) -> Accelerator:
+    accelerator = read_datasheet(_parsed(path), str(path))
+    expected = f"{path.parent.name}/{path.stem}"
+    if accelerator.id != expected:
+        raise CatalogueError(f"{path}: its id is {accelerator.id!r}, its place says {expected!r}")
+    return accelerator
+
+
+def _aliases(path: Path) -> tuple[str, ...]:
+    aliases = _parsed(path).get("aliases", [])
+    return tuple(a for a in aliases if isinstance(a, str)) if isinstance(aliases, list) else ()

@@ -1,0 +1,354 @@
+"""Lays the one-device step graph of an architecture, in the checkpoint's stored formats.
+
+Policies rewrite what is laid here. Ops form the residual chain: embedding, then one op group per kind of
+block, then the LM head. An architecture with a token mixer of a kind not known here brings its own
+``layout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from servelint.architecture import (
+    Architecture,
+    Attention,
+    Block,
+    LatentAttention,
+    LinearState,
+    Tensor,
+)
+from servelint.errors import InfeasibleError
+from servelint.formats import Format
+from servelint.graph import Op, StepGraph
+from servelint.lineage import Input, Lineage, Source
+from servelint.resources import ActivationIO, CacheIO, Demand, Launch, Matmul, StateIO, WeightRead
+from servelint.shapes import (
+    ONCE,
+    OUTPUTS,
+    SEQUENCES,
+    TOKENS,
+    Feature,
+    attended_pairs,
+    cached_tokens,
+    distinct_expert_share,
+    latent_attention_flops,
+)
+
+ACTIVATION_BYTES = 2
+"""Activations travel in 16 bit unless a policy says otherwise."""
+
+STATE_FLOPS_PER_ELEMENT = 6
+"""Decay, outer-product update and read-out of one recurrent state element: about six operations."""
+
+
+@frozen
+class Formats:
+    """The formats a graph is laid in: resolved by name from the architecture and the plugins' formats."""
+
+    stored: Format
+    cache: Format
+    quantized: Format | None = None
+    covers: tuple[str, ...] = ()
+
+    def of(self, tensor: Tensor) -> Format:
+        """Return the stored format of a tensor; what does not multiply stays in the base format."""
+        if self.quantized is not None and tensor.role in self.covers and tensor.matmul:
+            return self.quantized
+        return self.stored
+
+
+def compute_precision(format: Format, base: str) -> str:  # noqa: A002
+    """Return the precision that a GEMM of these weights runs at before any hardware is known.
+
+    The checkpoint's own quantized format is laid as weight-only; the quantization policy turns it native
+    where the hardware has the path.
+    """
+    return format.compute if format.compute in ("bf16", "fp16", "fp32") else base
+
+
+class _Layer:
+    """Collects the ops of the residual chain, naming the values between them."""
+
+    def __init__(self, architecture: Architecture, formats: Formats) -> None:
+        self.architecture = architecture
+        self.formats = formats
+        self.ops: list[Op] = []
+        self.value = "hidden.0"
+        self._links = 0
+        self._where = architecture.id
+        self._base = "fp16" if formats.stored.name == "fp16" else "bf16"
+
+    def source(self, name: str) -> Source:
+        return Source("model", self._where, name)
+
+    def add(self, name: str, demands: list[Demand], block: Block | None = None, side: str | None = None) -> None:
+        """Append an op to the chain; ``side`` names its own input when it branches off the chain."""
+        self._links += 1
+        output = f"hidden.{self._links}"
+        count, layers = (1, ()) if block is None else (block.count, block.layers)
+        self.ops.append(Op(name, (side or self.value,), (output,), (*demands, launch()), (count,), layers))
+        self.value = output
+
+    def gemm(self, tensors: list[Tensor], feature: Feature = TOKENS, *, read: Feature = ONCE) -> list[Demand]:
+        """Weight reads and FLOPs of a group of matrices applied to the same tokens."""
+        demands: list[Demand] = []
+        for tensor in tensors:
+            fmt = self.formats.of(tensor)
+            params = Input("params", tensor.params, "", self.source(tensor.name))
+            width = Input("bytes per parameter", fmt.bytes_per_element, "B", fmt.source)
+            demands.append(
+                WeightRead(
+                    tensor.params,
+                    read,
+                    tensor.axis,
+                    Lineage(f"weight bytes of {tensor.name} = params x bytes per parameter", (params, width)),
+                    tensor,
+                    fmt,
+                )
+            )
+            if tensor.matmul:
+                demands.append(
+                    Matmul(
+                        2.0 * tensor.params,
+                        feature,
+                        tensor.axis,
+                        Lineage(f"FLOPs of {tensor.name} = 2 x params x tokens", (params,)),
+                        compute_precision(fmt, self._base),
+                        tensor,
+                    )
+                )
+        return demands
+
+    def activations(self, elements: float, what: str, axis: str = "replicated", feature: Feature = TOKENS) -> Demand:
+        return ActivationIO(
+            elements * ACTIVATION_BYTES,
+            feature,
+            axis,  # type: ignore[arg-type]
+            Lineage(
+                f"activation bytes of {what} = elements x 2 B x tokens",
+                (Input("elements", elements, "", self.source(what)),),
+            ),
+        )
+
+
+def launch(count: float = 1.0) -> Launch:
+    """Return the launches of one op: one kernel, fused as engines do."""
+    return Launch(count, ONCE, "replicated", Lineage("kernel launches", ()))
+
+
+def _mixer_ops(layer: _Layer, block: Block) -> None:
+    architecture, mixer = layer.architecture, block.mixer
+    hidden = architecture.hidden_size
+    before = [t for t in block.tensors if not t.reduced]
+    after = [t for t in block.tensors if t.reduced]
+    residual = layer.activations(2.0 * hidden, "residual in and out")
+    layer.add(f"{block.name}.in_proj", [*layer.gemm(before), residual], block)
+    if isinstance(mixer, Attention):
+        width = mixer.q_heads * (mixer.head_dim + mixer.v_head_dim)
+        layer.add(
+            f"{block.name}.core",
+            [*_attention(layer, mixer), layer.activations(width, "query and output", "heads")],
+            block,
+        )
+    elif isinstance(mixer, LatentAttention):
+        width = mixer.q_heads * (mixer.nope_dim + mixer.rope_dim + mixer.v_head_dim)
+        layer.add(
+            f"{block.name}.core",
+            [*_latent(layer, mixer), layer.activations(width, "query and output", "heads")],
+            block,
+        )
+    elif isinstance(mixer, LinearState):
+        layer.add(f"{block.name}.core", _state(layer, mixer), block)
+    else:
+        raise InfeasibleError(
+            f"{architecture.id}: block {block.name!r} has a token mixer of kind {type(mixer).__name__}, "
+            "and the architecture brings no layout of its own"
+        )
+    layer.add(f"{block.name}.out_proj", [*layer.gemm(after), layer.activations(hidden, "mixer output")], block)
+
+
+def _attention(layer: _Layer, mixer: Attention) -> list[Demand]:
+    heads = Input("query heads", mixer.q_heads, "", layer.source("num_attention_heads"))
+    cached = Input("KV elements per token", mixer.cache_elements, "", layer.source("num_key_value_heads x head_dim"))
+    width = Input("head dims (key + value)", mixer.head_dim + mixer.v_head_dim, "", layer.source("head_dim"))
+    cache = layer.formats.cache
+    kind = "sliding" if mixer.window else "chunked" if mixer.chunk else "full"
+    return [
+        Matmul(
+            2.0 * mixer.q_heads * (mixer.head_dim + mixer.v_head_dim),
+            attended_pairs(mixer.window, mixer.chunk),
+            "heads",
+            Lineage("attention FLOPs = 2 x query heads x (key + value dim) x attended pairs", (heads, width)),
+            layer._base,
+        ),
+        CacheIO(
+            mixer.cache_elements,
+            cached_tokens(mixer.window, mixer.chunk),
+            "kv_heads",
+            Lineage("KV bytes read = cached tokens x elements per token x bytes per element", (cached,)),
+            cache,
+            False,
+            kind,
+        ),
+        CacheIO(
+            mixer.cache_elements,
+            TOKENS,
+            "kv_heads",
+            Lineage("KV bytes written = new tokens x elements per token x bytes per element", (cached,)),
+            cache,
+            True,
+            kind,
+        ),
+    ]
+
+
+def _latent(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
+    rank, rope = mixer.kv_lora_rank, mixer.rope_dim
+    latent = Input(
+        "latent elements per token", mixer.cache_elements, "", layer.source("kv_lora_rank + qk_rope_head_dim")
+    )
+    heads = Input("query heads", mixer.q_heads, "", layer.source("num_attention_heads"))
+    indexer = mixer.indexer
+    top_k = indexer.top_k if indexer is not None else 0
+    flops = latent_attention_flops(
+        2.0 * mixer.q_heads * (rank + rope + rank),
+        2.0 * mixer.q_heads * (mixer.nope_dim + rope + mixer.v_head_dim),
+        2.0 * mixer.q_heads * rank * (mixer.nope_dim + mixer.v_head_dim),
+        top_k,
+    )
+    demands: list[Demand] = [
+        Matmul(
+            1.0,
+            flops,
+            "heads",
+            Lineage("MLA score and value FLOPs: absorbed in decode, the cheaper form in prefill", (heads, latent)),
+            layer._base,
+        ),
+        CacheIO(
+            mixer.cache_elements,
+            cached_tokens(top_k) if top_k else cached_tokens(),
+            "replicated",
+            Lineage("latent bytes read = cached tokens x latent elements x bytes per element", (latent,)),
+            layer.formats.cache,
+            False,
+            "latent",
+        ),
+        CacheIO(
+            mixer.cache_elements,
+            TOKENS,
+            "replicated",
+            Lineage("latent bytes written = new tokens x latent elements x bytes per element", (latent,)),
+            layer.formats.cache,
+            True,
+            "latent",
+        ),
+    ]
+    if indexer is not None:
+        width = Input("index bytes per token", indexer.bytes_per_token, "B", layer.source("index_head_dim"))
+        demands += [
+            StateIO(
+                indexer.bytes_per_token,
+                cached_tokens(),
+                "replicated",
+                Lineage("index keys scanned = cached tokens x index bytes per token", (width,)),
+            ),
+            Matmul(
+                2.0 * indexer.heads * indexer.head_dim,
+                attended_pairs(),
+                "replicated",
+                Lineage("indexer FLOPs = 2 x index heads x index dim x pairs", (width,)),
+                layer._base,
+            ),
+        ]
+    return demands
+
+
+def _state(layer: _Layer, mixer: LinearState) -> list[Demand]:
+    held = Input("state bytes per sequence and layer", mixer.bytes_per_sequence, "B", layer.source("state dims"))
+    return [
+        StateIO(
+            2.0 * mixer.bytes_per_sequence,
+            SEQUENCES,
+            "heads",
+            Lineage("state bytes = 2 (read, write) x sequences x bytes per sequence", (held,)),
+        ),
+        Matmul(
+            float(STATE_FLOPS_PER_ELEMENT * mixer.recurrent_elements),
+            TOKENS,
+            "heads",
+            Lineage("state FLOPs = 6 x recurrent elements x tokens", (held,)),
+            layer._base,
+        ),
+    ]
+
+
+def _feed_forward_ops(layer: _Layer, block: Block) -> None:
+    hidden = layer.architecture.hidden_size
+    before = [t for t in block.tensors if not t.reduced and t.role != "routed_experts"]
+    after = [t for t in block.tensors if t.reduced and t.role != "routed_experts"]
+    residual = layer.activations(2.0 * hidden, "residual in and out")
+    if block.experts is None:
+        layer.add(f"{block.name}.up_proj", [*layer.gemm(before), residual], block)
+        layer.add(f"{block.name}.down_proj", [*layer.gemm(after), layer.activations(hidden, "MLP output")], block)
+        return
+    experts = block.experts
+    routed = [t for t in block.tensors if t.role == "routed_experts"]
+    reached = distinct_expert_share(experts.count, experts.top_k)
+    demands: list[Demand] = []
+    for demand in layer.gemm(routed, read=reached):
+        if isinstance(demand, Matmul):
+            demand = demand.scaled(
+                experts.top_k / experts.count,
+                "model",
+                "each token runs top_k of the experts",
+                Input("top_k", experts.top_k, "", layer.source("num_experts_per_tok")),
+                Input("experts", experts.count, "", layer.source("num_experts")),
+            )
+        demands.append(demand)
+    demands.append(layer.activations(2.0 * hidden * experts.top_k, "expert in and out"))
+    layer.add(f"{block.name}.router", [*layer.gemm(before), residual], block)
+    layer.add(f"{block.name}.experts", [*demands, *layer.gemm(after)], block)
+
+
+def lay(architecture: Architecture, formats: Formats) -> StepGraph:
+    """Return the one-device graph of an architecture in its stored formats."""
+    if architecture.layout is not None:
+        custom: Callable[[Architecture, Formats], StepGraph] = architecture.layout
+        return custom(architecture, formats)
+    layer = _Layer(architecture, formats)
+    layer.value = "tokens"
+    hidden = architecture.hidden_size
+    table = architecture.embedding
+    row = formats.of(table).bytes_per_element * hidden
+    layer.add(
+        "embedding",
+        [
+            StateIO(
+                row,
+                TOKENS,
+                "replicated",
+                Lineage(
+                    "embedding rows touched = tokens x hidden x bytes per parameter",
+                    (Input("hidden", hidden, "", layer.source("hidden_size")),),
+                ),
+            ),
+            layer.activations(hidden, "embedding output"),
+        ],
+    )
+    for block in architecture.blocks:
+        if block.mixer is not None:
+            _mixer_ops(layer, block)
+        else:
+            _feed_forward_ops(layer, block)
+    head = architecture.lm_head or table
+    weights = layer.gemm([architecture.final_norm, _as_head(head)], OUTPUTS)
+    logits = layer.activations(2.0 * architecture.vocab_size, "logits written and read", "vocabulary", OUTPUTS)
+    layer.add("lm_head", [*weights, logits])
+    return StepGraph(tuple(layer.ops))
+
+
+def _as_head(tensor: Tensor) -> Tensor:
+    """The LM head multiplies, also when it is the embedding table."""
+    return Tensor(tensor.name, tensor.role, tensor.params, "vocabulary")

@@ -1,0 +1,406 @@
+"""Loads plugins one by one, blames what fails, and answers look-ups by name.
+
+Discovery is a loop of our own over the entry points, because pluggy's stops at the first broken plugin and
+lets generator hooks raise later without a name. A plugin that fails is recorded in ``faults`` and left out;
+the run goes on, and its exit status says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import pluggy
+
+from servelint import hookspecs
+from servelint.architecture import Architecture, ModelFamily
+from servelint.descriptors import Engine, Entry, LengthModel, Policy, Reporter, TraceFormat
+from servelint.errors import CatalogueError, CompositionError, PluginError
+from servelint.formats import Format
+from servelint.hardware import Accelerator
+from servelint.rule import Rule
+from servelint.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+FORBIDDEN = (SystemExit, Exception)
+"""What a plugin may raise without ending the run; KeyboardInterrupt passes."""
+
+
+class Provider(NamedTuple):
+    """Who provides a thing: plugin name, its distribution and version, and the module's file."""
+
+    plugin: str
+    distribution: str = "unknown"
+    version: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin!r} of {self.distribution} {self.version}".rstrip()
+
+
+class PluginFault(NamedTuple):
+    """One plugin's own fault: what failed, in words complete for a user."""
+
+    provider: Provider
+    message: str
+
+    def __str__(self) -> str:
+        where = f" ({self.provider.file})" if self.provider.file else ""
+        return f"{self.provider}{where}: {self.message}"
+
+
+class Catalogue(Generic[T]):
+    """Entries by name: ids first, aliases only when no id matches; every entry loads once."""
+
+    def __init__(self, kind: str, entries: Mapping[str, tuple[Entry[T], Provider]]) -> None:
+        self.kind = kind
+        self._entries = entries
+        self._loaded: dict[str, T] = {}
+
+    def ids(self) -> tuple[str, ...]:
+        """All ids in order."""
+        return tuple(sorted(entry.id for entry, _ in self._entries.values()))
+
+    @cached_property
+    def _aliases(self) -> dict[str, str]:
+        aliases: dict[str, str] = {}
+        for key, (entry, _) in self._entries.items():
+            for alias in entry.aliases():
+                aliases.setdefault(_fold(alias), key)
+        return aliases
+
+    def resolve(self, name: str) -> str | None:
+        """Return the id that a name or alias stands for, None if there is none."""
+        key = name.lower()
+        if key not in self._entries:
+            key = self._aliases.get(_fold(name), "")
+        return self._entries[key][0].id if key else None
+
+    def provider(self, id: str) -> Provider:  # noqa: A002
+        """Who provides the entry of that id."""
+        return self._entries[id.lower()][1]
+
+    def get(self, name: str) -> T:
+        """Load an entry by id or alias; CatalogueError with a suggestion if there is none."""
+        found = self.resolve(name)
+        if found is None:
+            raise CatalogueError(self.unknown(name))
+        if found not in self._loaded:
+            self._loaded[found] = self._entries[found.lower()][0].load()
+        return self._loaded[found]
+
+    def unknown(self, name: str) -> str:
+        """Say that no plugin provides the name, with the nearest names."""
+        known = [entry.id for entry, _ in self._entries.values()]
+        return f"no plugin provides the {self.kind} {name!r}{did_you_mean(name, (*known, *self._aliases))}"
+
+
+def _fold(name: str) -> str:
+    """Names compare without case, spaces, dashes and underscores."""
+    return name.lower().replace(" ", "").replace("_", "").replace("-", "")
+
+
+class Plugins:
+    """Everything that the loaded plugins provide.
+
+    ``disabled`` names plugins that are not imported. ``modules`` adds plugin modules beside the installed
+    ones (tests, embedding); with ``discover`` False only these are used.
+    """
+
+    def __init__(
+        self,
+        *,
+        disabled: Iterable[str] = (),
+        modules: Mapping[str, ModuleType | object] | None = None,
+        discover: bool = True,
+    ) -> None:
+        self.faults: list[PluginFault] = []
+        self.providers: dict[str, Provider] = {}
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        blocked = frozenset(disabled)
+        if discover:
+            self._discover(blocked)
+        for name, module in (modules or {}).items():
+            if name not in blocked:
+                self._register(name, module, Provider(name, file=str(getattr(module, "__file__", "") or "")))
+        self._check_hook_names()
+
+    # Loading
+
+    def _discover(self, blocked: frozenset[str]) -> None:
+        from importlib.metadata import entry_points
+
+        points = sorted(entry_points(group=hookspecs.PROJECT), key=lambda p: (p.name, p.value))
+        seen: dict[str, EntryPoint] = {}
+        for point in points:
+            if point.name in blocked:
+                continue
+            provider = _provider(point)
+            if point.name in seen:
+                if seen[point.name].value == point.value:
+                    continue  # the same distribution found twice on the path (editable installs)
+                first = _provider(seen[point.name])
+                self.faults.append(
+                    PluginFault(provider, f"the name {point.name!r} is taken by {first.distribution} {first.version}")
+                )
+                continue
+            seen[point.name] = point
+            try:
+                module = point.load()
+            except FORBIDDEN as error:
+                self.faults.append(PluginFault(provider, f"cannot be imported: {_described(error)}"))
+                continue
+            file = str(getattr(module, "__file__", "") or "")
+            self._register(point.name, module, provider._replace(file=file))
+
+    def _register(self, name: str, module: ModuleType | object, provider: Provider) -> None:
+        declared = getattr(module, "servelint_api", None)
+        if declared != hookspecs.API_VERSION:
+            said = "states no servelint_api" if declared is None else f"needs plugin API {declared}"
+            self.faults.append(PluginFault(provider, f"{said}; this servelint offers API {hookspecs.API_VERSION}"))
+            return
+        try:
+            self._manager.register(module, name=name)
+        except FORBIDDEN as error:
+            self.faults.append(PluginFault(provider, f"cannot be registered: {_described(error)}"))
+            return
+        self.providers[name] = provider
+
+    def _check_hook_names(self) -> None:
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            name = self._manager.get_name(error.plugin) or "?"
+            provider = self.providers.pop(name, Provider(name))
+            self._manager.unregister(name=name)
+            self.faults.append(PluginFault(provider, f"{error}{did_you_mean(_hook_in(str(error)), hookspecs.HOOKS)}"))
+            self._check_hook_names()
+
+    def _yielded(self, hook: str, *kinds: type[Any]) -> Iterator[tuple[Any, Provider]]:
+        """Call each implementation of a hook alone and yield what it provides, in plugin order."""
+        caller = getattr(self._manager.hook, hook)
+        for impl in sorted(caller.get_hookimpls(), key=lambda i: str(i.plugin_name)):
+            provider = self.providers.get(impl.plugin_name, Provider(impl.plugin_name))
+            try:
+                items = list(impl.function() or ())
+            except FORBIDDEN as error:
+                self.faults.append(PluginFault(provider, f"{hook} failed: {_described(error)}"))
+                continue
+            for item in items:
+                if _acceptable(item, kinds):
+                    yield item, provider
+                else:
+                    wanted = " or ".join(k.__name__ for k in kinds)
+                    self.faults.append(
+                        PluginFault(provider, f"{hook} yielded {type(item).__name__}, expected {wanted}")
+                    )
+
+    def _by_name(
+        self, what: str, items: Iterable[tuple[T, Provider]], names: Callable[[T], Iterable[str]]
+    ) -> dict[str, tuple[T, Provider]]:
+        """Index items by name; a taken name is the later plugin's fault and names both."""
+        index: dict[str, tuple[T, Provider]] = {}
+        for item, provider in items:
+            taken = [n for n in names(item) if n.lower() in index]
+            if taken:
+                first = index[taken[0].lower()][1]
+                self.faults.append(PluginFault(provider, f"{what} {taken[0]!r} is already provided by {first}"))
+                continue
+            for name in names(item):
+                index[name.lower()] = (item, provider)
+        return index
+
+    # Look-ups
+
+    @cached_property
+    def accelerators(self) -> Catalogue[Accelerator]:
+        """Accelerators by id and alias."""
+        items = self._yielded("servelint_accelerators", Entry)
+        return Catalogue("accelerator", self._by_name("accelerator", items, lambda e: (e.id,)))
+
+    @cached_property
+    def _models(self) -> tuple[Catalogue[Architecture], dict[str, tuple[ModelFamily, Provider]]]:
+        items = list(self._yielded("servelint_models", Entry, ModelFamily))
+        entries = [(i, p) for i, p in items if isinstance(i, Entry)]
+        families = [(i, p) for i, p in items if isinstance(i, ModelFamily)]
+        return (
+            Catalogue("model", self._by_name("model", entries, lambda e: (e.id,))),
+            self._by_name("model family for model_type", families, lambda f: f.model_types),
+        )
+
+    @property
+    def models(self) -> Catalogue[Architecture]:
+        """Models by id and alias."""
+        return self._models[0]
+
+    def model_family(self, model_type: str) -> ModelFamily:
+        """Return the family that reads configs of a ``model_type``; CatalogueError if none does."""
+        families = self._models[1]
+        if model_type.lower() not in families:
+            raise CatalogueError(
+                f"no plugin reads configs with model_type {model_type!r}{did_you_mean(model_type, families)}; "
+                f"supported: {', '.join(sorted(families))}"
+            )
+        return families[model_type.lower()][0]
+
+    @cached_property
+    def _workloads(
+        self,
+    ) -> tuple[dict[str, tuple[LengthModel, Provider]], dict[str, tuple[TraceFormat, Provider]]]:
+        items = list(self._yielded("servelint_workloads", LengthModel, TraceFormat))
+        return (
+            self._by_name(
+                "length model", [(i, p) for i, p in items if isinstance(i, LengthModel)], lambda m: (m.name,)
+            ),
+            self._by_name(
+                "trace format", [(i, p) for i, p in items if isinstance(i, TraceFormat)], lambda m: (m.name,)
+            ),
+        )
+
+    @property
+    def length_models(self) -> tuple[LengthModel, ...]:
+        """Length models in the order of their names."""
+        return tuple(self._workloads[0][name][0] for name in sorted(self._workloads[0]))
+
+    @property
+    def trace_formats(self) -> Mapping[str, TraceFormat]:
+        """Trace formats by name."""
+        return {name: item for name, (item, _) in self._workloads[1].items()}
+
+    @cached_property
+    def formats(self) -> Mapping[str, Format]:
+        """Number formats by name and alias."""
+        items = self._yielded("servelint_formats", Format)
+        return {n: f for n, (f, _) in self._by_name("format", items, lambda f: (f.name, *f.aliases)).items()}
+
+    def format(self, name: str) -> Format:
+        """Return a number format; CatalogueError with a suggestion if there is none."""
+        found = self.formats.get(name.lower())
+        if found is None:
+            raise CatalogueError(f"no plugin provides the format {name!r}{did_you_mean(name, self.formats)}")
+        return found
+
+    @cached_property
+    def _policies(self) -> dict[str, tuple[Policy, Provider]]:
+        return self._by_name("policy", self._yielded("servelint_policies", Policy), lambda p: (p.name,))
+
+    @cached_property
+    def policies(self) -> tuple[Policy, ...]:
+        """Policies in the order of composition; CompositionError names a cycle or a missing requirement."""
+        index = self._policies
+        after: dict[str, set[str]] = {name: set() for name in sorted(index)}
+        for name, (policy, provider) in index.items():
+            for other in policy.requires:
+                if other not in index:
+                    raise CompositionError(
+                        f"policy {name!r} ({provider}) requires the policy {other!r}, which no plugin provides"
+                    )
+            after[name].update(o for o in policy.after if o in index)
+            for later in policy.before:
+                if later in index:
+                    after[later].add(name)
+        ordered: list[str] = []
+        placed: set[str] = set()
+        while len(ordered) < len(after):
+            ready = [n for n in after if n not in placed and after[n] <= placed]
+            if not ready:
+                raise CompositionError(self._cycle_message(after, placed))
+            ordered.append(ready[0])
+            placed.add(ready[0])
+        return tuple(index[name][0] for name in ordered)
+
+    def _cycle_message(self, after: Mapping[str, set[str]], placed: set[str]) -> str:
+        import networkx as nx
+
+        graph = nx.DiGraph((b, a) for a, befores in after.items() for b in befores if a not in placed)
+        cycle = [edge[0] for edge in nx.find_cycle(graph)]
+        named = ", ".join(f"{name!r} ({self._policies[name][1]})" for name in cycle)
+        return f"policies cannot be ordered, each must follow the one before it in a cycle: {named}"
+
+    @cached_property
+    def engines(self) -> Mapping[str, Engine]:
+        """Engines by name and alias."""
+        items = self._yielded("servelint_engines", Engine)
+        return {n: e for n, (e, _) in self._by_name("engine", items, lambda e: (e.name, *e.aliases)).items()}
+
+    @cached_property
+    def _rules(self) -> dict[str, tuple[type[Rule], Provider]]:
+        items = []
+        for item, provider in self._yielded("servelint_rules", type):
+            problem = item.problem() if issubclass(item, Rule) else "is not a Rule"
+            if problem:
+                self.faults.append(PluginFault(provider, f"rule {item.__name__} {problem}"))
+            else:
+                items.append((item, provider))
+        return self._by_name("rule", items, lambda r: (r.code, r.name))
+
+    @cached_property
+    def rules(self) -> tuple[type[Rule], ...]:
+        """Rule classes by code."""
+        return tuple(sorted({rule for rule, _ in self._rules.values()}, key=lambda r: r.code))
+
+    def rule(self, name: str) -> type[Rule]:
+        """Return a rule by code or name; CatalogueError with a suggestion if there is none."""
+        found = self._rules.get(name.lower())
+        if found is None:
+            codes = [n for rule in self.rules for n in (rule.code, rule.name)]
+            raise CatalogueError(f"no plugin provides the rule {name!r}{did_you_mean(name, codes)}")
+        return found[0]
+
+    def rule_provider(self, code: str) -> Provider:
+        """Who provides the rule of that code."""
+        return self._rules[code.lower()][1]
+
+    @cached_property
+    def reporters(self) -> Mapping[str, Reporter]:
+        """Output formats of ``check`` by name."""
+        items = self._yielded("servelint_reporters", Reporter)
+        return {n: r for n, (r, _) in self._by_name("reporter", items, lambda r: (r.name,)).items()}
+
+    def require_something(self) -> None:
+        """Raise PluginError when no rule or no accelerator is there: a lint of nothing is never clean."""
+        for what, found in (("rules", self.rules), ("accelerators", self.accelerators.ids())):
+            if not found:
+                faults = "".join(f"\n  {fault}" for fault in self.faults)
+                raise PluginError(
+                    f"no {what} are loaded: the installation is broken or every such plugin failed{faults}"
+                )
+
+    def disable(self, provider: Provider, message: str) -> None:
+        """Record a fault found while a plugin's code ran."""
+        fault = PluginFault(provider, message)
+        if fault not in self.faults:
+            self.faults.append(fault)
+
+
+def _acceptable(item: object, kinds: tuple[type[Any], ...]) -> bool:
+    return isinstance(item, kinds)
+
+
+def _provider(point: EntryPoint) -> Provider:
+    distribution = point.dist
+    if distribution is None:
+        return Provider(point.name)
+    return Provider(point.name, distribution.name, distribution.version)
+
+
+def _described(error: BaseException) -> str:
+    """Name an exception and its innermost place, without a traceback."""
+    trace = error.__traceback__
+    place = ""
+    while trace is not None:
+        place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _hook_in(message: str) -> str:
+    words = [w.strip("'\"") for w in message.split() if w.strip("'\"").startswith("servelint_")]
+    return words[0] if words else message

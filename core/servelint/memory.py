@@ -1,0 +1,275 @@
+"""The memory ledger: what stands in one device's memory, and how many tokens and sequences that leaves.
+
+Weights, KV caches, fixed state and reserves are kept apart and per pipeline stage. Policies rewrite them the
+way they rewrite the step graph; nothing here knows a parallelism degree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from attrs import evolve, frozen
+
+from servelint.architecture import Architecture, Attention, Axis, Block, LatentAttention, LinearState, Tensor
+from servelint.formats import Format
+from servelint.layout import Formats
+from servelint.lineage import Input, Lineage, Source
+
+
+@frozen
+class Weights:
+    """Parameters of one tensor resident on a device: ``params`` an instance, ``repeats`` per stage."""
+
+    name: str
+    block: str
+    tensor: Tensor
+    params: float
+    format: Format
+    repeats: tuple[int, ...]
+    lineage: Lineage
+
+    def bytes_on(self, stage: int) -> float:
+        """Bytes on one device of a stage."""
+        return self.params * self.format.bytes_per_element * self.repeats[stage]
+
+
+@frozen
+class Cache:
+    """The KV cache of one kind of block.
+
+    ``elements`` per token and layer on one device, and ``extra_bytes`` (an index cache) likewise;
+    ``held`` is the most tokens a layer keeps (0: all), ``shards`` the devices that share a sequence's
+    tokens.
+    """
+
+    block: str
+    elements: float
+    format: Format
+    repeats: tuple[int, ...]
+    axis: Axis
+    lineage: Lineage
+    extra_bytes: float = 0.0
+    held: int = 0
+    shards: int = 1
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of one token in one layer on one device."""
+        return (self.elements * self.format.bytes_per_element + self.extra_bytes) / self.shards
+
+    def bytes_on(self, stage: int, tokens: float) -> float:
+        """Bytes of one sequence of that many (page-rounded) tokens on one device of a stage."""
+        kept = min(tokens, self.held) if self.held else tokens
+        return kept * self.bytes_per_token * self.repeats[stage]
+
+
+@frozen
+class State:
+    """Fixed state per sequence of one kind of block: ``bytes`` a layer on one device."""
+
+    block: str
+    bytes: float
+    repeats: tuple[int, ...]
+    lineage: Lineage
+
+
+@frozen
+class Reserve:
+    """Bytes a device needs besides weights and KV cache: runtime context, graphs, workspace, draft."""
+
+    name: str
+    bytes: float
+    lineage: Lineage
+
+
+class Fit(NamedTuple):
+    """What a stage's memory holds, in bytes: the budget, and what is taken from it."""
+
+    budget: float
+    weights: float
+    reserves: float
+
+    @property
+    def left(self) -> float:
+        """Bytes left for KV cache and state; negative when the weights do not fit."""
+        return self.budget - self.weights - self.reserves
+
+
+@frozen
+class MemoryLedger:
+    """Memory of one device, per pipeline stage, in bytes.
+
+    ``visible`` is what the runtime sees, ``budget`` what the engine may use of it. ``ranks`` replicas of
+    the cache each serve their own sequences (data parallelism). ``cache_bytes`` is a declared size of the
+    KV cache that replaces what is left.
+    """
+
+    weights: tuple[Weights, ...]
+    caches: tuple[Cache, ...]
+    states: tuple[State, ...]
+    visible: float
+    budget: float
+    budget_lineage: Lineage
+    reserves: tuple[Reserve, ...] = ()
+    stages: int = 1
+    ranks: int = 1
+    page_size: int = 1
+    cache_bytes: float | None = None
+
+    def fit(self, stage: int) -> Fit:
+        """What weights and reserves leave on a device of a stage."""
+        weights = sum(w.bytes_on(stage) for w in self.weights)
+        return Fit(self.budget, weights, sum(r.bytes for r in self.reserves))
+
+    @property
+    def tightest(self) -> int:
+        """The stage whose weights leave least."""
+        return min(range(self.stages), key=lambda s: self.fit(s).left)
+
+    @property
+    def weights_bytes(self) -> float:
+        """Weight bytes on a device of the stage that holds most."""
+        return max(self.fit(stage).weights for stage in range(self.stages))
+
+    def cache_left(self, stage: int) -> float:
+        """Bytes for KV cache and state on a device of a stage, at least 0."""
+        if self.cache_bytes is not None:
+            return self.cache_bytes
+        return max(self.fit(stage).left, 0.0)
+
+    def paged(self, tokens: float) -> float:
+        """Tokens rounded up to whole pages."""
+        return math.ceil(tokens / self.page_size) * self.page_size
+
+    def sequence_bytes(self, context: float, stage: int) -> float:
+        """Bytes that one sequence of ``context`` tokens takes on a device of a stage."""
+        tokens = self.paged(context)
+        held = sum(c.bytes_on(stage, tokens) for c in self.caches)
+        return held + sum(s.bytes * s.repeats[stage] for s in self.states)
+
+    def bytes_per_token(self, stage: int | None = None) -> float:
+        """KV bytes of one more token on a device of a stage (of the fullest), before any window is full."""
+        stages = range(self.stages) if stage is None else (stage,)
+        return max(sum(c.bytes_per_token * c.repeats[s] for c in self.caches) for s in stages)
+
+    def resident_sequences(self, context: float) -> int:
+        """Sequences of ``context`` tokens that fit at once, over all ranks of a replica."""
+        fitting = self.resident_per_rank(context)
+        return self.ranks * (10**9 if math.isinf(fitting) else int(fitting))
+
+    def resident_per_rank(self, context: float) -> float:
+        """Sequences of ``context`` tokens that one rank holds; infinite when a sequence takes no memory."""
+        least = math.inf
+        for stage in range(self.stages):
+            each = self.sequence_bytes(context, stage)
+            if each > 0:
+                # Guard against a last-bit shortfall of an exact fit.
+                least = min(least, math.floor(self.cache_left(stage) / each * (1 + 1e-12)))
+        return least
+
+    def capacity_tokens(self, context: float) -> int:
+        """KV capacity of one rank in tokens.
+
+        For full attention the tokens that fit; with windows or fixed state, sequences of ``context`` tokens
+        that fit (fractions counted) times ``context``, as engines report it.
+        """
+        least = math.inf
+        for stage in range(self.stages):
+            each = self.sequence_bytes(context, stage)
+            if each > 0:
+                least = min(least, self.cache_left(stage) / each * self.paged(context))
+        return 10**12 if math.isinf(least) else int(least * (1 + 1e-12)) // self.page_size * self.page_size
+
+    def with_reserve(self, reserve: Reserve) -> MemoryLedger:
+        """Return the ledger with one more reserve."""
+        return evolve(self, reserves=(*self.reserves, reserve))
+
+    def mapped(
+        self,
+        weights: Callable[[Weights], Weights] | None = None,
+        caches: Callable[[Cache], Cache] | None = None,
+        states: Callable[[State], State] | None = None,
+    ) -> MemoryLedger:
+        """Return the ledger with every entry passed through the function of its kind."""
+        return evolve(
+            self,
+            weights=tuple(map(weights, self.weights)) if weights else self.weights,
+            caches=tuple(map(caches, self.caches)) if caches else self.caches,
+            states=tuple(map(states, self.states)) if states else self.states,
+        )
+
+
+def lay(architecture: Architecture, formats: Formats, visible: float, lineage: Lineage) -> MemoryLedger:
+    """Return the ledger of an architecture on one device, in its stored formats, everything resident."""
+
+    def where(name: str) -> Source:
+        return Source("model", architecture.id, name)
+
+    def held(tensor: Tensor, block: str, repeats: int) -> Weights:
+        fmt = formats.of(tensor)
+        return Weights(
+            f"{block}.{tensor.name}" if block else tensor.name,
+            block,
+            tensor,
+            tensor.params,
+            fmt,
+            (repeats,),
+            Lineage(
+                "weight bytes = params x bytes per parameter x layers",
+                (
+                    Input("params", tensor.params, "", where(tensor.name)),
+                    Input("bytes per parameter", fmt.bytes_per_element, "B", fmt.source),
+                    Input("layers", repeats, "", where("num_hidden_layers")),
+                ),
+            ),
+        )
+
+    weights = [held(architecture.embedding, "", 1)]
+    caches: list[Cache] = []
+    states: list[State] = []
+    for block in architecture.blocks:
+        weights += [held(t, block.name, block.count) for t in block.tensors]
+        _lay_mixer(block, formats, where, caches, states)
+    weights.append(held(architecture.final_norm, "", 1))
+    if architecture.lm_head is not None:
+        weights.append(held(architecture.lm_head, "", 1))
+    # Vision towers are loaded with the model; MTP layers only when speculation uses them.
+    weights += [held(t, "", 1) for t in architecture.extras if t.role != "mtp"]
+    return MemoryLedger(tuple(weights), tuple(caches), tuple(states), visible, visible, lineage)
+
+
+def _lay_mixer(
+    block: Block, formats: Formats, where: Callable[[str], Source], caches: list[Cache], states: list[State]
+) -> None:
+    mixer = block.mixer
+    if isinstance(mixer, Attention | LatentAttention):
+        latent = isinstance(mixer, LatentAttention)
+        lineage = Lineage(
+            "KV bytes per token = elements x bytes per element x layers",
+            (
+                Input("elements per token and layer", mixer.cache_elements, "", where("kv heads x head dims")),
+                Input("bytes per element", formats.cache.bytes_per_element, "B", formats.cache.source),
+                Input("layers", block.count, "", where("num_hidden_layers")),
+            ),
+        )
+        extra, window = 0.0, 0
+        if isinstance(mixer, LatentAttention):
+            extra = mixer.indexer.bytes_per_token if mixer.indexer else 0.0
+        else:
+            window = mixer.window or mixer.chunk
+        axis: Axis = "replicated" if latent else "kv_heads"
+        caches.append(
+            Cache(block.name, mixer.cache_elements, formats.cache, (block.count,), axis, lineage, extra, window)
+        )
+    elif isinstance(mixer, LinearState):
+        held = Input("state bytes per sequence and layer", mixer.bytes_per_sequence, "B", where("state dims"))
+        states.append(
+            State(
+                block.name,
+                mixer.bytes_per_sequence,
+                (block.count,),
+                Lineage("fixed state = bytes per sequence and layer x layers", (held,)),
+            )
+        )

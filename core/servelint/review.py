@@ -1,0 +1,431 @@
+"""One deployment under review: everything that rules and reports ask of it, computed once, on demand.
+
+Names that do not resolve and choices that do not compose are values here (`Review.unresolved`,
+`Review.infeasible`), for the rules to report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from servelint.architecture import Architecture
+from servelint.composition import Assumption, Composition, Setup, Unresolved, build_topology, resolve_formats
+from servelint.cost import Pricer
+from servelint.datasheet import read_datasheet
+from servelint.descriptors import Engine
+from servelint.distribution import Lengths
+from servelint.errors import CatalogueError, InfeasibleError
+from servelint.files import read_project_file
+from servelint.hardware import Accelerator
+from servelint.lineage import Input, KeyPath, Source
+from servelint.manager import Catalogue, Plugins
+from servelint.memory import MemoryLedger
+from servelint.scheduler import Scheduler
+from servelint.service import Figure, Mix, Objective, Point, Service
+from servelint.spec.document import Document
+from servelint.spec.model import Claim, Deployment, PrefixHit, Workload
+from servelint.suggest import did_you_mean
+
+T = TypeVar("T")
+
+DEFAULT_ENGINE = "generic"
+LATENCIES = ("ttft", "itl", "tpot", "e2e")
+
+
+class Review:
+    """A spec and everything composed from it. ``root`` is the folder that files must lie in."""
+
+    def __init__(self, document: Document, plugins: Plugins, root: Path) -> None:
+        self.document = document
+        self.plugins = plugins
+        self.root = root
+        self.unresolved: list[Unresolved] = []
+        self.infeasible: InfeasibleError | None = None
+        self._topology_assumptions: list[Assumption] = []
+        self._services: dict[tuple[str, Figure], Service] = {}
+
+    @property
+    def deployment(self) -> Deployment:
+        """The structured spec."""
+        if self.document.deployment is None:
+            raise ValueError("a spec with problems has no deployment")
+        return self.document.deployment
+
+    def declared(self, *path: str | int) -> bool:
+        """Whether the spec sets a key."""
+        return self.document.has(path)
+
+    def source(self, *path: str | int) -> Source:
+        """The spec itself as the source of a value."""
+        return Source("spec", self.document.name, "", path)
+
+    def input(self, name: str, value: float | int | str, unit: str, *path: str | int) -> Input:
+        """A value that the spec sets, as an input of a finding."""
+        return Input(name, value, unit, self.source(*path))
+
+    # Nouns
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """The accelerator as its datasheet has it, None when the spec names none that resolves."""
+        hardware = self.deployment.hardware
+        if hardware.datasheet is not None:
+            try:
+                return read_datasheet(hardware.datasheet, "hardware.datasheet", require_sources=False)
+            except CatalogueError as error:
+                self.unresolved.append(Unresolved(("hardware", "datasheet"), str(error)))
+                return None
+        if hardware.accelerator is None:
+            if hardware.instance is not None:
+                message = (
+                    f"no plugin provides the instance type {hardware.instance!r}; name the accelerator and devices"
+                )
+                self.unresolved.append(Unresolved(("hardware", "instance"), message))
+            return None
+        return self._resolved(("hardware", "accelerator"), self.plugins.accelerators, hardware.accelerator)
+
+    @cached_property
+    def architecture(self) -> Architecture | None:
+        """The model, None when the spec names none that resolves."""
+        model = self.deployment.model
+        if model.config is not None:
+            return self._config_architecture(model.config)
+        if model.id is None:
+            return None
+        return self._resolved(("model", "id"), self.plugins.models, model.id)
+
+    def _resolved(self, path: KeyPath, catalogue: Catalogue[T], name: str) -> T | None:
+        try:
+            return catalogue.get(name)
+        except CatalogueError as error:
+            self.unresolved.append(Unresolved(path, str(error)))
+            return None
+
+    def _config_architecture(self, name: str) -> Architecture | None:
+        import json
+
+        path = ("model", "config")
+        try:
+            text = read_project_file(self.root, Path(self.document.name).parent, name, 5_000_000)
+            config = json.loads(text)
+            if not isinstance(config, dict):
+                raise ValueError("it is not a JSON object")
+            nested = config.get("text_config")
+            inner = nested.get("model_type") if isinstance(nested, dict) else None
+            model_type = config.get("model_type") or inner
+            if not isinstance(model_type, str):
+                raise ValueError('it has no "model_type"')
+            family = self.plugins.model_family(model_type)
+            return family.read(self.deployment.model.id or name, config)
+        except (ValueError, CatalogueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            self.unresolved.append(Unresolved(path, f"the model config {name!r} cannot be used: {reason}"))
+            return None
+
+    @cached_property
+    def engine(self) -> Engine | None:
+        """The engine whose defaults apply; a neutral one when the spec names none."""
+        name = self.deployment.engine.name
+        found = self.plugins.engines.get((name or DEFAULT_ENGINE).lower())
+        if found is None and name is not None:
+            hint = did_you_mean(name, self.plugins.engines)
+            message = f"no plugin provides the engine {name!r}{hint}"
+            self.unresolved.append(Unresolved(("engine", "name"), message))
+            return None
+        return found or Engine(DEFAULT_ENGINE, lambda v, c: {}, lambda v, c: {})
+
+    @cached_property
+    def devices(self) -> int:
+        """Devices of a replica: declared, else what the policies need, else one."""
+        if self.deployment.hardware.devices is not None:
+            return self.deployment.hardware.devices
+        needed = [
+            policy.devices(self.deployment.policies[policy.name]) or 1
+            for policy in self.plugins.policies
+            if policy.devices is not None and policy.name in self.deployment.policies
+        ]
+        return max(needed, default=1)
+
+    def _check_names(self) -> None:
+        """Resolve the names inside policy tables, so that all that do not exist are reported at once."""
+        policies = self.deployment.policies
+        quantization = policies.get("quantization")
+        for name in ("weights", "kv_cache", "activations"):
+            value = getattr(quantization, name, None)
+            if value is not None and value != "auto":
+                try:
+                    self.plugins.format(value)
+                except CatalogueError as error:
+                    self.unresolved.append(Unresolved(("policy", "quantization", name), str(error)))
+        draft = getattr(policies.get("speculation"), "draft_model", None)
+        if draft is not None and self.plugins.models.resolve(draft) is None:
+            self.unresolved.append(
+                Unresolved(("policy", "speculation", "draft_model"), self.plugins.models.unknown(draft))
+            )
+        for side in ("prefill", "decode"):
+            pool = getattr(policies.get("disaggregation"), side, None)
+            wanted = getattr(pool, "accelerator", None)
+            if wanted is not None and self.plugins.accelerators.resolve(wanted) is None:
+                path = ("policy", "disaggregation", side, "accelerator")
+                self.unresolved.append(Unresolved(path, self.plugins.accelerators.unknown(wanted)))
+
+    # Composition
+
+    @cached_property
+    def setup(self) -> Setup | None:
+        """The resolved nouns, None when one of them is missing or unknown."""
+        accelerator, architecture, engine = self.accelerator, self.architecture, self.engine
+        self._check_names()
+        if accelerator is None or architecture is None or engine is None or self.unresolved:
+            return None
+        topology, assumed = build_topology(accelerator, self.deployment.hardware, self.devices)
+        self._topology_assumptions = assumed
+        try:
+            formats = resolve_formats(self.plugins, architecture)
+        except CatalogueError as error:
+            self.unresolved.append(Unresolved(("model",), str(error)))
+            return None
+        return Setup(
+            self.plugins,
+            self.deployment,
+            architecture,
+            topology,
+            formats,
+            engine,
+            self.deployment.engine.version,
+        )
+
+    @cached_property
+    def composition(self) -> Composition | None:
+        """The composed replica, None when it cannot be composed (`infeasible` then says why)."""
+        setup = self.setup
+        if setup is None:
+            return None
+        composition = Composition(setup)
+        try:
+            composition.memory, composition.scheduler, composition.pricer  # noqa: B018
+        except InfeasibleError as error:
+            self.infeasible = error
+            return None
+        except KeyError as error:
+            name = setup.topology.accelerator.id
+            message = f"{name} has no compute rate for {error.args[0]} in its datasheet"
+            self.infeasible = InfeasibleError(message, ("hardware", "accelerator"))
+            return None
+        return composition
+
+    def variant(self, **policies: Any) -> Composition | None:
+        """Compose the same deployment with some policy tables replaced; None takes one out.
+
+        For the question "what if": without speculation, co-located instead of disaggregated. Returns None
+        when the deployment itself, or the variant, does not compose.
+        """
+        setup = self.setup
+        if setup is None or self.composition is None:
+            return None
+        changed = {**self.deployment.policies, **policies}
+        kept = {name: config for name, config in changed.items() if config is not None}
+        other = Composition(evolve(setup, deployment=evolve(self.deployment, policies=kept)))
+        try:
+            other.memory, other.scheduler, other.pricer  # noqa: B018
+        except InfeasibleError:
+            return None
+        return other
+
+    @property
+    def memory(self) -> MemoryLedger | None:
+        """The memory ledger of a device."""
+        return self.composition.memory if self.composition else None
+
+    @property
+    def pricer(self) -> Pricer | None:
+        """Prices step shapes."""
+        return self.composition.pricer if self.composition else None
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """Admission and batching."""
+        return self.composition.scheduler if self.composition else None
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Every value that the spec does not set."""
+        own: list[Assumption] = list(self._topology_assumptions)
+        if not self.declared("engine", "name"):
+            own.append(
+                Assumption(
+                    ("engine", "name"),
+                    DEFAULT_ENGINE,
+                    "not declared",
+                    Source("default", "docs/conventions.md", "engine"),
+                )
+            )
+        if self.composition is not None:
+            own += self.composition.context.assumptions
+        return tuple(own)
+
+    def assumption(self, *path: str | int) -> Assumption | None:
+        """What stands for a key that the spec does not set."""
+        return next((a for a in self.assumptions if a.path == path), None)
+
+    def policy(self, name: str) -> Any:
+        """The resolved config of a policy, None without a composition."""
+        return self.composition.context.configs.get(name) if self.composition else None
+
+    def policy_input(self, policy: str, field: str, unit: str = "") -> Input:
+        """A policy's value with its source, for a finding."""
+        if self.composition is None:
+            raise ValueError("no composition")
+        return self.composition.context.input(policy, field, unit)
+
+    # Workload and objectives
+
+    @cached_property
+    def mix(self) -> Mix | None:
+        """The base workload, None when prompt or output lengths are not declared."""
+        workload = self.deployment.workload
+        return None if workload is None else self._mix("base workload", workload, ("workload",), None)
+
+    @cached_property
+    def growth(self) -> tuple[tuple[int, Mix], ...]:
+        """Growth scenarios by index; what one leaves out is the base workload's."""
+        workload = self.deployment.workload
+        if workload is None:
+            return ()
+        scenarios = []
+        for i, scenario in enumerate(workload.growth):
+            mix = self._mix(scenario.name or f"growth scenario {i + 1}", scenario, ("workload", "growth", i), workload)
+            if mix is not None:
+                scenarios.append((i, mix))
+        return tuple(scenarios)
+
+    def _mix(self, name: str, workload: Workload, path: KeyPath, base: Workload | None) -> Mix | None:
+        cv = workload.arrival_cv if workload.arrival_cv is not None else base.arrival_cv if base else None
+        hit = workload.prefix_hit if workload.prefix_hit is not None else base.prefix_hit if base else None
+        share = hit.value if isinstance(hit, PrefixHit) else (hit or 0.0)
+        arrival = 1.0 if cv is None else cv
+        if workload.trace is not None and (trace := self._trace(workload, path)) is not None:
+            return trace._replace(name=name, prefix_hit=share, arrival_cv=arrival)
+        prompt = self._lengths(workload.prompt_tokens) or (self._lengths(base.prompt_tokens) if base else None)
+        output = self._lengths(workload.output_tokens) or (self._lengths(base.output_tokens) if base else None)
+        if prompt is None or output is None:
+            return None
+        extra = (workload.images_per_prompt or 0.0) * (workload.encoder_tokens or 0.0)
+        if extra:
+            prompt = prompt.plus(Lengths.fixed(extra))
+        return Mix(name, prompt, output, min(share, 0.999), arrival)
+
+    def _lengths(self, declared: float | Mapping[str, float] | None) -> Lengths | None:
+        if declared is None:
+            return None
+        if not isinstance(declared, Mapping):
+            return Lengths.fixed(declared)
+        for model in self.plugins.length_models:
+            if set(declared) <= set(model.keys) and set(model.required) <= set(declared):
+                return Lengths(model.knots(declared))
+        return None
+
+    def _trace(self, workload: Workload, path: KeyPath) -> Mix | None:
+        trace = workload.trace
+        file = trace if isinstance(trace, str) else trace.file if trace is not None else ""
+        wanted = None if isinstance(trace, str) or trace is None else trace.format
+        at = (*path, "trace")
+        formats = self.plugins.trace_formats
+        if wanted is not None and wanted.lower() not in formats:
+            message = f"no plugin provides the trace format {wanted!r}{did_you_mean(wanted, formats)}"
+            self.unresolved.append(Unresolved((*at, "format"), message))
+            return None
+        suffix = Path(file).suffix.lower()
+        chosen = formats[wanted.lower()] if wanted else next(
+            (f for _, f in sorted(formats.items()) if suffix in f.extensions), None
+        )  # fmt: skip
+        try:
+            if chosen is None:
+                raise ValueError(f"its format is not declared and {suffix or 'no ending'} tells none")
+            text = read_project_file(self.root, Path(self.document.name).parent, file, 8_000_000)
+            rows = list(chosen.read(text.splitlines()))
+            if not rows:
+                raise ValueError("it has no requests")
+        except ValueError as error:
+            self.unresolved.append(Unresolved(at, f"the trace {file!r} cannot be used: {error}"))
+            return None
+        prompts, outputs = [r.prompt_tokens for r in rows], [r.output_tokens for r in rows]
+        total = Lengths.empirical([p + o for p, o in zip(prompts, outputs, strict=True)])
+        return Mix("trace", Lengths.empirical(prompts), Lengths.empirical(outputs), total=total)
+
+    @cached_property
+    def objectives(self) -> tuple[Objective, ...]:
+        """Every line of the SLO, the headroom applied once to the limit."""
+        slo = self.deployment.slo
+        if slo is None:
+            return ()
+        keep = 1 - slo.headroom
+        return tuple(
+            Objective(metric, percentile, limit, limit * keep)
+            for metric in LATENCIES
+            for percentile, limit in (getattr(slo, metric) or {}).items()
+        )
+
+    def objective_path(self, objective: Objective) -> KeyPath:
+        """Where an objective stands in the spec."""
+        return ("slo", objective.metric, objective.percentile)
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that share the offered load."""
+        return self.deployment.hardware.replicas or 1
+
+    def rate(self, workload: Workload | None = None) -> float | None:
+        """Offered requests per second of one replica."""
+        base = self.deployment.workload
+        declared = workload.rate if workload is not None and workload.rate is not None else base.rate if base else None
+        return None if declared is None else declared / self.replicas
+
+    def service(self, mix: Mix, figure: Figure = "estimate") -> Service:
+        """The replica under a mix; composed reviews only."""
+        if self.composition is None:
+            raise ValueError("no composition")
+        key = (mix.name, figure)
+        if key not in self._services:
+            self._services[key] = Service(self.composition, mix, figure, open_loop=self.rate() is not None)
+        return self._services[key]
+
+    @cached_property
+    def operating_point(self) -> Point | None:
+        """Where the base workload runs: at its rate, its concurrency, or full admission; None if nowhere."""
+        workload, mix = self.deployment.workload, self.mix
+        if workload is None or mix is None or self.composition is None:
+            return None
+        service = self.service(mix)
+        rate = self.rate()
+        if rate is not None:
+            return service.at_rate(rate)
+        limit = service.batch_limit
+        if workload.concurrency is not None:
+            limit = min(limit, max(1, -(-workload.concurrency // self.replicas)))
+        return service.point(float(limit)) if limit >= 1 else None
+
+    @cached_property
+    def knee(self) -> Point | None:
+        """The point of most throughput that meets the SLO; None without one or when nothing meets it."""
+        if self.mix is None or self.composition is None or not self.objectives:
+            return None
+        return self.service(self.mix).knee(self.objectives)
+
+    @cached_property
+    def sized_for(self) -> float | None:
+        """The context the fleet was sized for: declared, else the base workload's p95 of prompt + output."""
+        declared = self.deployment.deployment.sized_for
+        if declared is not None:
+            return declared
+        return None if self.mix is None else self.mix.context(0.95)
+
+    @property
+    def claims(self) -> tuple[tuple[KeyPath, Claim], ...]:
+        """Claims with their places."""
+        return tuple((("claim", i), claim) for i, claim in enumerate(self.deployment.claims))

@@ -1,0 +1,1 @@
+"""The deployment spec: schema, structuring, and the place of every key and value in the text."""

@@ -1,0 +1,178 @@
+"""A spec file: its text, what the TOML parser made of it, the structured deployment, and where things stand.
+
+Everything that is wrong in a file is found in one pass. Spans are scanned only when something has to be
+located.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import tomli
+
+from servelint.descriptors import Policy
+from servelint.lineage import KeyPath
+from servelint.spec.model import Deployment
+from servelint.spec.schema import Problem, Problems, kinds, structure_table, unknown_key
+from servelint.spec.spans import LineIndex, Span, SpanMap, scan
+
+VERSION = 1
+MAX_BYTES = 1_000_000
+"""Larger files are not specs; the limit keeps a hostile one from costing time and memory."""
+
+
+class Place(NamedTuple):
+    """A range of a file: 1-based lines and columns in code points, the end exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Document:
+    """One spec. ``deployment`` is None when ``problems`` kept it from being structured."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.data: dict[str, Any] = {}
+        self.deployment: Deployment | None = None
+        self.problems: list[Problem] = []
+        self.syntax_place: Place | None = None
+
+    @cached_property
+    def spans(self) -> SpanMap:
+        """Spans of every key and value; empty when the text is not valid TOML."""
+        return scan(self.text) if self.syntax_place is None else scan("")
+
+    @cached_property
+    def lines(self) -> LineIndex:
+        """Line and column of offsets."""
+        return LineIndex(self.text)
+
+    def place(self, path: KeyPath, *, on_key: bool = False) -> Place:
+        """Return where a key path stands: its value, else its key, else its table, else the file's start."""
+        if self.syntax_place is not None:
+            return self.syntax_place
+        span = self.spans.key(path) if on_key else None
+        return self.span_place(span or self.spans.best(path))
+
+    def span_place(self, span: Span) -> Place:
+        """Return lines and columns of a span."""
+        line, column = self.lines.position(span.start)
+        end_line, end_column = self.lines.position(span.end)
+        return Place(line, column, end_line, end_column)
+
+    def value(self, path: KeyPath) -> object:
+        """Return the raw TOML value at a key path, None if there is none."""
+        found: Any = self.data
+        for part in path:
+            try:
+                found = found[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return found
+
+    def has(self, path: KeyPath) -> bool:
+        """Tell whether the spec sets a key path."""
+        return self.value(path) is not None
+
+
+_AT = re.compile(r"\(at line (\d+), column (\d+)\)|\(at end of document\)")
+
+
+def parse(name: str, text: str, policies: tuple[Policy, ...]) -> Document:
+    """Parse and structure a spec; what is wrong is in ``problems``, nothing is raised."""
+    document = Document(name, text)
+    if len(text) > MAX_BYTES:
+        document.problems.append(
+            Problem("SPEC001", (), f"the file has {len(text):,} characters, a spec has at most {MAX_BYTES:,}")
+        )
+        document.syntax_place = Place(1, 1, 1, 1)
+        return document
+    try:
+        document.data = tomli.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    except tomli.TOMLDecodeError as error:
+        _syntax_error(document, error)
+        return document
+    except (RecursionError, ValueError) as error:
+        # tomli limits neither nesting nor the digits of an integer; CPython does.
+        document.problems.append(Problem("SPEC001", (), f"this TOML cannot be read: {_plain(error)}"))
+        document.syntax_place = Place(1, 1, 1, 1)
+        return document
+    _structure(document, policies)
+    return document
+
+
+def _plain(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _syntax_error(document: Document, error: tomli.TOMLDecodeError) -> None:
+    message = str(error)
+    match = _AT.search(message)
+    lines = document.lines
+    if match and match[1]:
+        line, column = int(match[1]), int(match[2])
+    else:
+        line, column = lines.position(len(document.text))
+    document.syntax_place = Place(line, column, line, column + 1)
+    what = _AT.sub("", message).strip().rstrip(".")
+    document.problems.append(Problem("SPEC001", (), f"this is not valid TOML: {what[:1].lower()}{what[1:]}"))
+
+
+def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
+    data = dict(document.data)
+    version = data.pop("servelint", None)
+    problems = document.problems
+    if version is None:
+        problems.append(Problem("SPEC003", (), 'the key "servelint" is missing: expected servelint = 1 at the top'))
+    elif version != VERSION or isinstance(version, bool):
+        problems.append(
+            Problem(
+                "SPEC003",
+                ("servelint",),
+                f"this servelint reads spec version {VERSION}, found {version!r:.40}",
+            )
+        )
+    tables = data.pop("policy", {})
+    configs = _structure_policies(tables, policies, problems)
+    deployment = None
+    known = (*kinds(Deployment), "policy", "servelint")
+    unknown = [name for name in data if name not in known]
+    for name in unknown:
+        problems.append(unknown_key(name, known))
+        del data[name]
+    try:
+        deployment = structure_table(Deployment, data)
+    except Problems as error:
+        problems += error.problems
+    if deployment is not None and not problems:
+        # attrs.evolve would run every converter again; the class has none.
+        document.deployment = Deployment(
+            **{name: getattr(deployment, name) for name, _, _ in kinds(Deployment).values()}, policies=configs
+        )
+
+
+def _structure_policies(tables: object, policies: tuple[Policy, ...], problems: list[Problem]) -> dict[str, Any]:
+    configs: dict[str, Any] = {}
+    if not isinstance(tables, Mapping):
+        problems.append(Problem("SPEC003", ("policy",), "expected tables [policy.NAME]"))
+        return configs
+    known = {policy.name: policy for policy in policies}
+    for name, table in tables.items():
+        policy = known.get(name)
+        if policy is None:
+            unknown = unknown_key(name, tuple(known))
+            message = unknown.message.replace("unknown key", "no plugin provides the policy", 1)
+            problems.append(Problem("SPEC004", ("policy", name), message, True))
+            continue
+        try:
+            configs[name] = structure_table(policy.config, table)
+        except Problems as error:
+            problems += [p._replace(path=("policy", name, *p.path)) for p in error.problems]
+    return configs

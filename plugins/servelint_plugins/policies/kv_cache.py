@@ -1,0 +1,70 @@
+"""``[policy.kv_cache]``: how much memory the cache gets, in which pages, and whether prefixes are reused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import evolve, frozen
+
+from servelint.plugin import (
+    Boolean,
+    Context,
+    Default,
+    Dimension,
+    Input,
+    Integer,
+    Lineage,
+    MemoryLedger,
+    Policy,
+    Quantity,
+    Source,
+    Text,
+    key,
+)
+
+NAME = "kv_cache"
+
+
+@frozen
+class KvCache:
+    """``memory_utilization`` is the share of visible memory that the engine may use; ``memory_bytes`` the
+    size of the cache itself, which replaces what that leaves."""
+
+    memory_utilization: float | None = key(Quantity(Dimension.FRACTION, 0, 1))
+    memory_bytes: float | None = key(Quantity(Dimension.BYTES, 0, 1e18))
+    page_size: int | None = key(Integer(1, 1_000_000))
+    prefix_reuse: bool | None = key(Boolean())
+    offload: str | None = key(Text())
+
+
+def defaults(config: KvCache, context: Context) -> Mapping[str, Default]:
+    """Nine tenths of the visible memory, pages of 16 tokens."""
+    source = Source("default", "docs/conventions.md", "kv cache")
+    return {
+        "memory_utilization": Default(0.9, "a common engine default", source),
+        "page_size": Default(16, "a common engine default", source),
+        "prefix_reuse": Default(True, "a common engine default", source),
+    }
+
+
+def memory(config: KvCache, ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Set budget, page size and a declared cache size."""
+    share = config.memory_utilization or 1.0
+    lineage = Lineage(
+        "budget = visible memory x utilization",
+        (
+            Input("visible memory", ledger.visible, "B", context.accelerator.source("memory", "usable")),
+            Input("utilization", share, "", context.source(NAME, "memory_utilization")),
+        ),
+        ledger.budget_lineage.rewrites,
+    )
+    return evolve(
+        ledger,
+        budget=ledger.visible * share,
+        budget_lineage=lineage,
+        page_size=config.page_size or 1,
+        cache_bytes=config.memory_bytes,
+    )
+
+
+POLICY = Policy(NAME, KvCache, None, memory, None, defaults, after=("parallelism",))

@@ -1,0 +1,437 @@
+"""``[policy.parallelism]``: tensor, pipeline, expert, data, attention-data and context parallelism.
+
+Each axis divides the demands and ledger entries that lie along it and adds the collectives that join the
+parts again. The conventions are those of docs/conventions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil, comb
+from typing import TypeVar
+
+from attrs import evolve, frozen
+
+from servelint.plugin import (
+    ONCE,
+    OUTPUTS,
+    TOKENS,
+    Attention,
+    Block,
+    CacheIO,
+    Collective,
+    Context,
+    Default,
+    Demand,
+    Feature,
+    InfeasibleError,
+    Input,
+    Integer,
+    LatentAttention,
+    Launch,
+    Lineage,
+    LinearState,
+    Many,
+    Matmul,
+    MemoryLedger,
+    Op,
+    Policy,
+    Scheduler,
+    Source,
+    StepGraph,
+    key,
+)
+
+NAME = "parallelism"
+ACTIVATION_BYTES = 2
+PARTIAL_BYTES = 4
+"""Partial softmax results are joined in fp32."""
+
+_degree = Integer(1, 4096)
+
+
+@frozen
+class Parallelism:
+    """Degrees of parallelism of one replica; ``pipeline_layers`` is the layers of each stage."""
+
+    tensor: int | None = key(_degree)
+    pipeline: int | None = key(_degree)
+    expert: int | None = key(_degree)
+    data: int | None = key(_degree)
+    attention_data: int | None = key(_degree)
+    context: int | None = key(_degree)
+    pipeline_layers: tuple[int, ...] | None = key(Many(Integer(0, 2000), 4096))
+
+    @property
+    def t(self) -> int:
+        """Tensor-parallel degree."""
+        return self.tensor or 1
+
+    @property
+    def p(self) -> int:
+        """Pipeline stages."""
+        return self.pipeline or 1
+
+    @property
+    def d(self) -> int:
+        """Data-parallel ranks with whole copies of everything but routed experts under EP."""
+        return self.data or 1
+
+    @property
+    def attention_ranks(self) -> int:
+        """Attention groups that share a tensor-parallel group, each with its own sequences."""
+        return self.attention_data or 1
+
+    @property
+    def c(self) -> int:
+        """Devices that share the tokens of a sequence."""
+        return self.context or 1
+
+    @property
+    def ranks(self) -> int:
+        """Groups that serve sequences of their own."""
+        return self.d * self.attention_ranks
+
+    @property
+    def attention_tensor(self) -> int:
+        """Tensor-parallel degree of attention."""
+        return self.t // self.attention_ranks
+
+
+def devices(config: Parallelism) -> int | None:
+    """Devices that the declared degrees need; None when none is declared."""
+    if config.tensor is config.pipeline is config.data is config.context is None:
+        return None
+    shared = config.t % config.c == 0 and config.c <= config.t
+    return config.t * config.p * config.d * (1 if shared else config.c)
+
+
+def defaults(config: Parallelism, context: Context) -> Mapping[str, Default]:
+    """Spread a replica with more devices than the spec splits over tensor parallelism."""
+    devices, source = context.topology.devices, Source("default", "docs/conventions.md", "parallelism")
+    filled = {name: Default(1, "", source) for name in ("pipeline", "data", "attention_data", "context")}
+    shared = config.p * config.d * (config.c if config.tensor else 1)
+    tensor = devices // shared if devices % shared == 0 else 1
+    reason = "every device of the replica, in one tensor-parallel group" if tensor > 1 else ""
+    return filled | {"tensor": Default(tensor, reason, source)}
+
+
+def check(config: Parallelism, context: Context) -> None:
+    """Raise InfeasibleError for degrees that cannot be laid out at all."""
+    architecture = context.architecture
+    path: Callable[[str], tuple[str, ...]] = lambda name: ("policy", NAME, name)  # noqa: E731
+    if config.t % config.attention_ranks:
+        raise InfeasibleError(
+            f"attention_data {config.attention_ranks} does not divide tensor {config.t}",
+            path("attention_data"),
+        )
+    if config.p > architecture.num_layers:
+        raise InfeasibleError(
+            f"pipeline {config.p} is more than the {architecture.num_layers} layers of {architecture.id}",
+            path("pipeline"),
+        )
+    declared = config.pipeline_layers
+    if declared is not None and (len(declared) != config.p or sum(declared) != architecture.num_layers):
+        raise InfeasibleError(
+            f"pipeline_layers lists {len(declared)} stages with {sum(declared)} layers; "
+            f"{config.p} stages with {architecture.num_layers} layers in all are due",
+            path("pipeline_layers"),
+        )
+    if config.expert is not None and (config.t * config.d) % config.expert:
+        raise InfeasibleError(
+            f"expert {config.expert} does not divide the {config.t * config.d} devices of tensor x data",
+            path("expert"),
+        )
+
+
+class _Split:
+    """The share of each axis that one device holds."""
+
+    def __init__(self, config: Parallelism, context: Context) -> None:
+        self.config, self.context = config, context
+        self.expert = config.expert or 1
+        self.expert_group = config.t * config.d if self.expert > 1 else config.t
+
+    def share(self, axis: str, block: Block | None) -> float:
+        """Return the share of what lies along an axis, heads and experts rounded up."""
+        config = self.config
+        attention = block is not None and block.mixer is not None
+        t = config.attention_tensor if attention else config.t
+        if axis == "replicated":
+            return 1.0
+        if axis == "experts" and block is not None and block.experts is not None:
+            local = ceil(block.experts.count / self.expert) / block.experts.count
+            return local / (self.expert_group // self.expert)
+        mixer = block.mixer if block is not None else None
+        if axis == "heads" and isinstance(mixer, Attention | LatentAttention):
+            return ceil(mixer.q_heads / t) / mixer.q_heads
+        if axis == "kv_heads" and isinstance(mixer, Attention):
+            return ceil(mixer.kv_heads / t) / mixer.kv_heads
+        return 1.0 / t
+
+    def ranks(self, block: Block | None, axis: str) -> int:
+        """Return how many groups share the sequences that an op of this block and axis works on."""
+        config = self.config
+        if axis == "experts" and self.expert > 1:
+            return 1
+        if block is not None and block.mixer is not None:
+            return config.ranks
+        return config.d
+
+    def inputs(self, axis: str, block: Block | None) -> tuple[Input, ...]:
+        """Return what the share came from."""
+        context = self.context
+        inputs = [context.input(NAME, "tensor")]
+        mixer = block.mixer if block is not None else None
+        if axis == "kv_heads" and isinstance(mixer, Attention):
+            source = Source("model", context.architecture.id, "num_key_value_heads")
+            inputs.append(Input("KV heads", mixer.kv_heads, "", source))
+        if axis == "experts" and self.expert > 1:
+            inputs.append(context.input(NAME, "expert"))
+        return tuple(inputs)
+
+    def formula(self, axis: str) -> str:
+        """Name the rule of the share."""
+        return {
+            "kv_heads": "share of a rank = ceil(KV heads / tensor) / KV heads",
+            "heads": "share of a rank = ceil(heads / tensor) / heads",
+            "experts": "share of a device = experts / (expert groups x tensor within the group)",
+        }.get(axis, "share of a rank = 1 / tensor")
+
+
+def graph(config: Parallelism, graph: StepGraph, context: Context) -> StepGraph:
+    """Divide the graph over the devices of a replica and add the collectives."""
+    check(config, context)
+    split = _Split(config, context)
+    if config.t * config.d * config.c > 1 or split.expert > 1:
+        graph = graph.mapped(lambda op, demand: _divided(op, demand, split))
+        graph = _with_collectives(graph, split)
+    if config.p > 1:
+        graph = _staged(graph, config, context)
+    return graph
+
+
+def _divided(op: Op, demand: Demand, split: _Split) -> Demand:
+    if isinstance(demand, Launch):
+        return demand
+    context, config = split.context, split.config
+    block = context.block(op.name)
+    share = split.share(demand.axis, block)
+    if share != 1.0:
+        demand = demand.scaled(share, NAME, split.formula(demand.axis), *split.inputs(demand.axis, block))
+    ranks = split.ranks(block, demand.axis)
+    if ranks > 1 and demand.feature != ONCE:
+        reason = f"sequences of the fullest of {ranks} ranks"
+        lineage = demand.lineage.rewritten(NAME, reason)
+        demand = evolve(demand, feature=demand.feature.on_fullest_rank(ranks), lineage=lineage)
+    attends = isinstance(demand, CacheIO) or (isinstance(demand, Matmul) and demand.tensor is None)
+    if config.c > 1 and attends and block is not None and not isinstance(block.mixer, LinearState):
+        demand = demand.scaled(1 / config.c, NAME, "tokens shared by context", context.input(NAME, "context"))
+    return demand
+
+
+def _collective(
+    kind: str, name: str, elements: float, feature: Feature, group: int, stride: int, context: Context,
+    width: float = ACTIVATION_BYTES,
+) -> Collective:  # fmt: skip
+    source = Source("model", context.architecture.id, "hidden_size")
+    return Collective(
+        elements * width,
+        feature,
+        "replicated",
+        Lineage(
+            f"{name} bytes = tokens x elements x bytes per element",
+            (
+                Input("elements per token", elements, "", source),
+                Input(
+                    "bytes per element",
+                    width,
+                    "B",
+                    Source("convention", "docs/conventions.md", "activations"),
+                ),
+                context.input(NAME, "tensor"),
+            ),
+        ),
+        kind,  # type: ignore[arg-type]
+        group,
+        stride,
+    )
+
+
+def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
+    config, context = split.config, split.context
+    architecture = context.architecture
+    hidden = architecture.hidden_size
+    t, ta, ranks = config.t, config.attention_tensor, config.ranks
+    rank_tokens = TOKENS.on_fullest_rank(ranks)
+    group_tokens = TOKENS.on_fullest_rank(config.d)
+    for op in graph.ops:
+        block = context.block(op.name)
+        ends_mixer = block is not None and block.mixer is not None and op.name.endswith(".out_proj")
+        ends_mlp = block is not None and block.mixer is None and op.name.endswith((".down_proj", ".experts"))
+        added: list[Demand] = []
+        if ends_mixer and block is not None:
+            if ta > 1 and not architecture.parallel_blocks:
+                added.append(_collective("all_reduce", "all-reduce", hidden, rank_tokens, ta, 1, context))
+            if config.attention_ranks > 1:
+                # MLPs work on the tokens of all attention groups.
+                gathered = _collective("all_gather", "all-gather", hidden, group_tokens, t, 1, context)
+                if not (_has_dispatch(split)):
+                    added.append(gathered)
+        elif ends_mlp and block is not None:
+            if block.experts is not None and _has_dispatch(split):
+                added += _dispatch(block, split)
+            elif t > 1:
+                kind = "all_gather" if config.attention_ranks > 1 else "all_reduce"
+                added.append(_collective(kind, "all-reduce", hidden, group_tokens, t, 1, context))
+        elif op.name == "embedding" and t > 1:
+            added.append(_collective("all_reduce", "embedding all-reduce", hidden, group_tokens, t, 1, context))
+        elif op.name == "lm_head" and t > 1:
+            outputs = OUTPUTS.on_fullest_rank(config.d)
+            part = architecture.vocab_size / t
+            added.append(_collective("send", "logits gather", part, outputs, t, 1, context))
+        if added:
+            name = f"{op.name}.{'all_to_all' if added[0].kind == 'all_to_all' else 'collective'}"  # type: ignore[attr-defined]
+            launches = Launch(len(added), ONCE, "replicated", Lineage("collective launches"))
+            graph = graph.inserted_after(op.name, Op(name, (), (), (*added, launches), op.repeats, op.layers, NAME))
+        if ends_mixer and config.c > 1 and block is not None and isinstance(block.mixer, Attention | LatentAttention):
+            partial = block.mixer.q_heads * block.mixer.v_head_dim * split.share("heads", block)
+            join = _collective(
+                "all_reduce", "partial softmax", partial, rank_tokens, config.c, 1, context, PARTIAL_BYTES
+            )
+            core = f"{block.name}.core"
+            joined = Op(f"{core}.join", (), (), (join,), op.repeats, op.layers, NAME)
+            graph = graph.inserted_after(core, joined)
+    return graph
+
+
+def _has_dispatch(split: _Split) -> bool:
+    """Tokens travel to experts only when ranks hold different tokens."""
+    return split.expert > 1 and split.config.ranks > 1
+
+
+def _dispatch(block: Block, split: _Split) -> list[Demand]:
+    config, context = split.config, split.context
+    experts = block.experts
+    if experts is None:
+        return []
+    ranks = split.expert
+    local = ceil(experts.count / ranks)
+    missed = comb(experts.count - local, experts.top_k) / comb(experts.count, experts.top_k)
+    remote = ranks * (1 - missed) * (ranks - 1) / ranks
+    own = TOKENS.on_fullest_rank(config.ranks)
+    elements = context.architecture.hidden_size * remote / config.attention_tensor
+    return [
+        _collective("all_to_all", f"expert {what}", elements, own, ranks, 1, context)
+        for what in ("dispatch", "combine")
+    ]
+
+
+def stage_layers(config: Parallelism, layers: int) -> tuple[int, ...]:
+    """Layers of each stage: as declared, else evenly, the first stages taking one more."""
+    if config.pipeline_layers is not None:
+        return config.pipeline_layers
+    each, rest = divmod(layers, config.p)
+    return tuple(each + (stage < rest) for stage in range(config.p))
+
+
+def _stage_counts(config: Parallelism, context: Context) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    bounds, start = [], 0
+    for count in stage_layers(config, context.architecture.num_layers):
+        bounds.append((start, start + count))
+        start += count
+
+    def counts(layers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sum(low <= layer < high for layer in layers) for low, high in bounds)
+
+    return counts
+
+
+def _staged(graph: StepGraph, config: Parallelism, context: Context) -> StepGraph:
+    counts = _stage_counts(config, context)
+    last = (0,) * (config.p - 1) + (1,)
+    first = (1,) + (0,) * (config.p - 1)
+    ops = []
+    for op in graph.ops:
+        if op.layers:
+            scale = op.count // len(op.layers)
+            repeats = tuple(n * scale for n in counts(op.layers))
+        else:
+            repeats = first if op.name.startswith("embedding") else last
+        ops.append(evolve(op, repeats=repeats))
+    staged = evolve(graph, ops=tuple(ops), stages=config.p, micro_batches=config.p)
+    tokens = TOKENS.on_fullest_rank(config.ranks)
+    part = context.architecture.hidden_size / config.t
+    send = _collective("send", "stage to stage", part, tokens, 2, config.t * config.d, context)
+    between = (1,) * (config.p - 1) + (0,)
+    before_head = next(op.name for op in reversed(graph.ops) if op.layers)
+    return staged.inserted_after(before_head, Op("pipeline.send", (), (), (send,), between, (), NAME))
+
+
+T = TypeVar("T")
+
+
+def memory(config: Parallelism, ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Divide weights, caches and state over the devices of a replica."""
+    check(config, context)
+    split = _Split(config, context)
+    if config.t * config.d * config.c > 1 or split.expert > 1:
+        ledger = ledger.mapped(
+            weights=lambda w: evolve(
+                w,
+                params=w.params * (share := split.share(w.tensor.axis, context.block(w.block))),
+                lineage=_shared(w.lineage, share, w.tensor.axis, split, context.block(w.block)),
+            ),
+            caches=lambda c: evolve(
+                c,
+                elements=c.elements * (share := split.share(c.axis, context.block(c.block))),
+                lineage=_shared(c.lineage, share, c.axis, split, context.block(c.block)),
+                shards=c.shards * config.c,
+            ),
+            states=lambda s: evolve(s, bytes=s.bytes * split.share("heads", context.block(s.block))),
+        )
+        ledger = evolve(ledger, ranks=config.ranks)
+    if config.p == 1:
+        return ledger
+    counts = _stage_counts(config, context)
+    layers = {block.name: counts(block.layers) for block in context.architecture.blocks}
+    first, last = (1,) + (0,) * (config.p - 1), (0,) * (config.p - 1) + (1,)
+    tied = context.architecture.lm_head_tied
+
+    def placed(name: str, block: str) -> tuple[int, ...]:
+        if block:
+            return layers[block]
+        if name == context.architecture.embedding.name:
+            # A tied table is held by the first and the last stage.
+            return tuple(map(max, first, last)) if tied else first
+        return last
+
+    staged = ledger.mapped(
+        weights=lambda w: evolve(w, repeats=placed(w.name, w.block)),
+        caches=lambda c: evolve(c, repeats=layers[c.block]),
+        states=lambda s: evolve(s, repeats=layers[s.block]),
+    )
+    return evolve(staged, stages=config.p)
+
+
+def _shared(lineage: Lineage, share: float, axis: str, split: _Split, block: Block | None) -> Lineage:
+    if share == 1.0:
+        return lineage
+    return lineage.rewritten(NAME, split.formula(axis), *split.inputs(axis, block))
+
+
+def scheduler(config: Parallelism, scheduler: Scheduler, context: Context) -> Scheduler:
+    """Say how many ranks serve sequences of their own."""
+    return evolve(scheduler, ranks=config.ranks)
+
+
+POLICY = Policy(
+    NAME,
+    Parallelism,
+    graph,
+    memory,
+    scheduler,
+    defaults,
+    devices,
+    after=("quantization", "attention"),
+)

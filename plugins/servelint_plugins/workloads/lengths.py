@@ -1,0 +1,56 @@
+"""Length models: quantile tables, lognormal lengths by mean and standard deviation, means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from servelint.plugin import LengthModel
+
+QUANTILES: Mapping[str, float] = {
+    "min": 0.0, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9,
+    "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0,
+}  # fmt: skip
+
+Z = (-3.09, -2.33, -1.645, -1.282, -0.674, 0.0, 0.674, 1.282, 1.645, 1.96, 2.326, 2.576, 3.09)
+"""Standard normal deviates that a lognormal is sampled at."""
+
+
+def quantile_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
+    """Knots of a quantile table; the ends continue the slope of the nearest two quantiles.
+
+    The upper end is not extrapolated beyond the largest quantile that is given: a tail that nobody declared
+    is not invented. The lower end is, so that a median and a p99 do not make the median the shortest length.
+    """
+    points = sorted((QUANTILES[name], max(float(x), 1.0)) for name, x in values.items() if name in QUANTILES)
+    first = points[0]
+    if first[0] > 0.0 and len(points) > 1 and points[1][1] > first[1]:
+        second = points[1]
+        slope = (math.log(second[1]) - math.log(first[1])) / (second[0] - first[0])
+        points.insert(0, (0.0, max(1.0, math.exp(math.log(first[1]) - slope * first[0]))))
+    return points
+
+
+def lognormal_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
+    """Knots of a lognormal with the given mean and standard deviation, cut at min and max."""
+    mean, std = max(values["mean"], 1.0), values["std"]
+    variance = math.log(1 + (std / mean) ** 2)
+    mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
+    low, high = values.get("min", 1.0), values.get("max", math.inf)
+    points = []
+    for z in Z:
+        p = 0.5 * (1 + math.erf(z / math.sqrt(2)))
+        points.append((p, min(max(math.exp(min(mu + sigma * z, 60.0)), low, 1.0), high)))
+    return points
+
+
+def mean_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
+    """A mean alone says nothing of the spread: every length is the mean, cut at nothing."""
+    return ((0.0, values["mean"]), (1.0, values["mean"]))
+
+
+MODELS = (
+    LengthModel("lognormal", ("mean", "std", "min", "max"), ("mean", "std"), lognormal_knots),
+    LengthModel("mean", ("mean",), ("mean",), mean_knots),
+    LengthModel("quantiles", (*QUANTILES, "mean"), (), quantile_knots),
+)

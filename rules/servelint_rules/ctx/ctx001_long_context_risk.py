@@ -1,0 +1,271 @@
+"""CTX001 long-context-risk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from servelint.lineage import KeyPath
+from servelint.plugin import Case, Finding, Input, Lacks, Related, Review, Rule, Severity
+from servelint.service import Mix
+from servelint_rules.show import duration, request_rate, sequences, size, tokens
+
+
+class Verdict(NamedTuple):
+    """Why a mix of requests does not work: in words, and whether a bound already says so."""
+
+    reason: str
+    certain: bool
+
+
+class LongContextRisk(Rule):
+    """Longer contexts that the spec announces break what holds at the context the fleet was sized for.
+
+    What it checks
+    --------------
+    Every ``[[workload.growth]]`` scenario, and the base workload's p99 when ``deployment.sized_for`` lies
+    below it: does the same deployment still carry the load, keep the SLO and hold one sequence, given that it
+    does at the sized-for context?
+
+    Why it is bad
+    -------------
+    Each decode step reads the whole cache of every sequence. A feature that takes contexts from 4K to 64K
+    multiplies KV traffic and KV residency by 16: concurrency, throughput and latency fall together, on the day
+    the feature ships.
+
+    The arithmetic
+    --------------
+    ``KV bytes a step = sequences x context x bytes per token``; resident sequences = capacity / (context x
+    bytes per token); the step time follows. The largest context that still holds is found by bisection.
+
+    How to fix
+    ----------
+    Size for the announced context: more memory per sequence (FP8 KV, more devices), a context limit, or a pool
+    of its own for long requests.
+
+    Source
+    ------
+    docs/cost-model.md, KV cache and operating point.
+    """
+
+    code = "CTX001"
+    name = "long-context-risk"
+    severity = Severity.WARNING
+    confidence = "medium"
+    questions = ("why did it run out of memory", "why is p99 bad", "what happens at long context")
+    failing = (
+        Case(
+            "document upload takes prompts from 1K to 32K",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[workload]
+prompt_tokens = { p50 = 1000, p99 = 4000 }
+output_tokens = { p50 = 250, p99 = 1000 }
+rate = "4 req/s"
+[[workload.growth]]
+name = "document upload"
+prompt_tokens = { p50 = 32000, p99 = 100000 } # expect: CTX001
+[slo]
+itl = { p99 = "200 ms" }
+""",
+            flip=("workload.growth[0].prompt_tokens", "{ p50 = 1200, p99 = 5000 }"),
+        ),
+        Case(
+            "sized for 4K, p99 at 60K",
+            """\
+servelint = 1
+[deployment]
+sized_for = 4096
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[workload]
+prompt_tokens = { p50 = 1000, p90 = 3000, p99 = 60000 } # expect: CTX001
+output_tokens = 200
+rate = "0.05 req/s"
+""",
+            flip=("workload.prompt_tokens.p99", "3500"),
+        ),
+    )
+    passing = (
+        Case(
+            "growth that the deployment carries",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h200-sxm5-141gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[workload]
+prompt_tokens = { p50 = 1000, p99 = 4000 }
+output_tokens = { p50 = 250, p99 = 1000 }
+rate = "1 req/s"
+[[workload.growth]]
+name = "longer chats"
+prompt_tokens = { p50 = 2000, p99 = 8000 }
+[slo]
+itl = { p99 = "200 ms" }
+""",
+        ),
+        Case(
+            "no growth, and the size covers the p99",
+            """\
+servelint = 1
+[deployment]
+sized_for = 8192
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[workload]
+prompt_tokens = { p50 = 1000, p99 = 4000 }
+output_tokens = 200
+rate = "1 req/s"
+""",
+        ),
+    )
+
+    def check(self, review: Review) -> Iterator[Finding | Lacks]:
+        """Compare what holds at the sized-for context with what is announced."""
+        mix, sized = review.mix, review.sized_for
+        if review.composition is None or mix is None or sized is None:
+            yield Lacks("a composed deployment and workload lengths")
+            return
+        if not review.growth and not review.declared("deployment", "sized_for"):
+            yield Lacks("workload.growth or deployment.sized_for")
+            return
+        if _fails(review, mix, None) is not None and not review.declared("deployment", "sized_for"):
+            # Already broken today: other rules say so.
+            return
+        base = mix.at_context(sized) if review.declared("deployment", "sized_for") else mix
+        if _fails(review, base, None) is not None:
+            return
+        for i, scenario in review.growth:
+            declared = review.deployment.workload.growth[i] if review.deployment.workload else None
+            verdict = _fails(review, scenario, review.rate(declared))
+            if verdict is not None:
+                path: KeyPath = ("workload", "growth", i)
+                key = next(
+                    (k for k in ("prompt_tokens", "output_tokens", "trace") if review.declared(*path, k)),
+                    None,
+                )
+                yield self._finding(review, (*path, key) if key else path, base, scenario, sized, verdict)
+        if review.declared("deployment", "sized_for") and mix.context(0.99) > sized:
+            tail = mix.at_context(mix.context(0.99))
+            verdict = _fails(review, tail, None)
+            if verdict is not None:
+                tail = tail._replace(name=f"the workload's own p99 of {tokens(mix.context(0.99))} tokens")
+                key = "trace" if review.declared("workload", "trace") else "prompt_tokens"
+                yield self._finding(review, ("workload", key), base, tail, sized, verdict)
+
+    def _finding(
+        self, review: Review, path: KeyPath, base: Mix, scenario: Mix, sized: float, verdict: Verdict
+    ) -> Finding:
+        memory = review.memory
+        if memory is None:
+            raise ValueError("no composition")
+        then, now = scenario.mean_context, base.mean_context
+        per_token = memory.bytes_per_token()
+        resident = [memory.resident_sequences(c) for c in (now, then)]
+        holds = _largest_context(review, base, then)
+        return Finding(
+            path,
+            f"{scenario.name}: {verdict.reason}; mean context grows from {tokens(now)} to {tokens(then)} tokens "
+            f"({then / now:.1f}x the KV read per sequence and step), and resident sequences fall from "
+            f"{resident[0]:,} to {resident[1]:,}",
+            equation=(
+                f"KV per sequence and device = {tokens(then)} tokens x {per_token:,.0f} B = {size(then * per_token)}; "
+                f"KV memory {size(memory.cache_left(memory.tightest))} a device holds {resident[1]:,} such sequences"
+            ),
+            inputs=(
+                Input("mean context", then, "tok", review.source(*path)),
+                Input("KV bytes per token and device", per_token, "B", _cache_source(review)),
+                *memory.budget_lineage.inputs,
+            ),
+            help=(
+                f"it holds up to a context of about {tokens(holds)} tokens: limit requests to that, or size the "
+                "fleet for the longer ones (FP8 KV cache, more devices, a pool of their own)"
+                if holds
+                else "size the fleet for the longer requests (FP8 KV cache, more devices, a pool of their own)"
+            ),
+            related=(Related(_sized_path(review), f"sized for a context of {tokens(sized)} tokens"),),
+            severity=Severity.ERROR if verdict.certain else Severity.WARNING,
+            confidence="high" if verdict.certain else "medium",
+        )
+
+
+def _cache_source(review: Review):  # type: ignore[no-untyped-def]
+    memory = review.memory
+    return memory.caches[0].lineage.inputs[0].source if memory and memory.caches else review.source("model")
+
+
+def _sized_path(review: Review) -> KeyPath:
+    if review.declared("deployment", "sized_for"):
+        return ("deployment", "sized_for")
+    return ("workload", "prompt_tokens") if review.declared("workload", "prompt_tokens") else ("workload",)
+
+
+def _fails(review: Review, mix: Mix, rate: float | None) -> Verdict | None:
+    """Say why the deployment does not work under a mix, None when it does."""
+    memory, composition = review.memory, review.composition
+    if memory is None or composition is None:
+        return None
+    final = mix.context(0.99)
+    if memory.resident_sequences(final) < 1:
+        return Verdict(f"one sequence of {tokens(final)} tokens does not fit in the KV cache", True)
+    service = review.service(mix)
+    if service.batch_limit < 1:
+        return Verdict(f"no sequence of {tokens(mix.mean_context)} tokens fits in the KV cache", True)
+    rate = rate if rate is not None else review.rate()
+    workload = review.deployment.workload
+    if rate is not None:
+        point = service.at_rate(rate)
+        if point is None:
+            certain = review.service(mix, "bound").at_rate(rate) is None
+            most = service.max_rate
+            return Verdict(
+                f"{request_rate(rate)} a replica are offered and at most {request_rate(most)} can be carried",
+                certain,
+            )
+    else:
+        limit = service.batch_limit
+        wanted = workload.concurrency if workload else None
+        if wanted is not None:
+            wanted = max(1, -(-wanted // review.replicas))
+            if limit < wanted:
+                return Verdict(f"{sequences(wanted)} sequences at once are declared, {sequences(limit)} fit", True)
+            limit = wanted
+        point = service.point(float(limit))
+    misses = point.misses(review.objectives, declared=True)
+    if misses:
+        worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
+        objective = worst.objective
+        ideal = review.service(mix, "bound").point(point.batch)
+        certain = bool(ideal.misses((objective,), declared=True))
+        shown = "without limit" if worst.seconds == float("inf") else duration(worst.seconds)
+        return Verdict(
+            f"{objective.metric.upper()} {objective.percentile} becomes {shown} against "
+            f"{duration(objective.declared_s)}",
+            certain,
+        )
+    return None
+
+
+def _largest_context(review: Review, base: Mix, upper: float) -> int:
+    """The largest context at which the load is still carried, by bisection between today's and the scenario's."""
+    low, high = base.mean_context, upper
+    if high <= low or _fails(review, base.at_context(low), None) is not None:
+        return 0
+    for _ in range(8):
+        middle = (low + high) / 2
+        if _fails(review, base.at_context(middle), None) is None:
+            low = middle
+        else:
+            high = middle
+    return int(low // 100 * 100)

@@ -1,0 +1,157 @@
+"""MEM002 context-does-not-fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
+from servelint_rules.show import size
+
+
+class ContextDoesNotFit(Rule):
+    """One sequence of the maximum length exceeds the KV capacity.
+
+    What it checks
+    --------------
+    The KV cache and state of one sequence of ``model.max_model_len`` tokens (the model's own limit when the
+    spec sets none) against what weights and reserves leave on the tightest device.
+
+    Why it is bad
+    -------------
+    Engines refuse to start; those that start preempt the first request that long for ever.
+
+    The arithmetic
+    --------------
+    ``ceil(length / page) x page x KV bytes per token <= budget - weights - reserves``, per device, windows and
+    fixed state taken into account.
+
+    How to fix
+    ----------
+    Lower ``max_model_len`` to the length that the help line gives, store the KV cache in fewer bits, or add
+    devices.
+
+    Source
+    ------
+    KV layout of the architecture; the engine's memory policy.
+    """
+
+    code = "MEM002"
+    name = "context-does-not-fit"
+    severity = Severity.ERROR
+    questions = ("why did it run out of memory", "does it start")
+    failing = (
+        Case(
+            "70B FP8 on one H100 at full length",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 2
+[model]
+id = "meta-llama/Llama-3.1-70B"
+max_model_len = 131072 # expect: MEM002
+[policy.quantization]
+weights = "fp8"
+[policy.kv_cache]
+memory_utilization = 0.65
+""",
+            flip=("model.max_model_len", "32768"),
+        ),
+        Case(
+            "the model's own length, when none is declared",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B" # expect: MEM002
+""",
+            flip=("model.id", '"Qwen/Qwen2.5-0.5B"'),
+        ),
+    )
+    passing = (
+        Case(
+            "the same length in an FP8 cache",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 4
+[model]
+id = "meta-llama/Llama-3.1-70B"
+max_model_len = 131072
+[policy.quantization]
+weights = "fp8"
+kv_cache = "fp8"
+""",
+        ),
+        Case(
+            "weights that do not fit are MEM001's, not this rule's",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-70B"
+""",
+        ),
+    )
+
+    def check(self, review: Review) -> Iterator[Finding | Lacks]:
+        """Compare one longest sequence with the KV capacity."""
+        composition, memory = review.composition, review.memory
+        if composition is None or memory is None:
+            yield Lacks("hardware.accelerator and model")
+            return
+        if memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None:
+            return
+        length = composition.max_model_len
+        if memory.resident_per_rank(length) >= 1:
+            return
+        stage = min(range(memory.stages), key=lambda s: memory.cache_left(s) - memory.sequence_bytes(length, s))
+        need, left = memory.sequence_bytes(length, stage), memory.cache_left(stage)
+        fits = longest(review, length)
+        declared = review.declared("model", "max_model_len")
+        path = (
+            ("model", "max_model_len")
+            if declared
+            else ("model", "id")
+            if review.declared("model", "id")
+            else ("model", "config")
+        )
+        own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
+        quoted = [size(need), size(left)]
+        per_token = memory.bytes_per_token(stage)
+        yield Finding(
+            path,
+            f"one sequence of {length:,} tokens{own} needs {quoted[0]} of KV cache on a device that has {quoted[1]} left",
+            equation=(
+                f"{length:,} tokens x {per_token:,.0f} B a token and device = {quoted[0]} > "
+                f"{quoted[1]} = budget {size(memory.budget)} - weights - reserves"
+            ),
+            inputs=(
+                Input("max_model_len", length, "tok", review.source(*path)),
+                Input("KV bytes per token and device", per_token, "B", memory.caches[0].lineage.inputs[0].source)
+                if memory.caches
+                else Input("state bytes", need, "B", review.source(*path)),
+                *memory.budget_lineage.inputs,
+            ),
+            help=f"at most {fits:,} tokens fit: set max_model_len = {fits}, use a narrower KV cache, or more devices",
+            related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
+            fix=Fix(f"set max_model_len to {fits}", (Edit(path, str(fits)),)) if declared and fits else None,
+        )
+
+
+def longest(review: Review, limit: int) -> int:
+    """Return the longest sequence that fits, in whole pages."""
+    memory = review.memory
+    if memory is None:
+        return 0
+    low, high = 0, limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        if memory.resident_per_rank(middle) >= 1:
+            low = middle
+        else:
+            high = middle
+    return low // memory.page_size * memory.page_size

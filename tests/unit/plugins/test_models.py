@@ -1,0 +1,307 @@
+"""The ledger against facts that were checked with the reference implementation's module tree.
+
+Conventions, where sources differ:
+
+* Totals are the main model with its vision tower; multi-token-prediction modules come on top, without the
+  copies of embedding and head that some checkpoints store beside them.
+* Buffers that a checkpoint holds (routing-correction biases) are no parameters.
+* Active parameters count the embedding whole and, of routed experts, only those that a token uses.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servelint.architecture import Architecture, Attention, LatentAttention, LinearState, Tensor
+from servelint_plugins import models
+
+FACTS = Path(__file__).parents[2] / "data" / "facts"
+ROWS: list[dict[str, Any]] = [json.loads(line) for line in (FACTS / "models.jsonl").read_text().splitlines()]
+CATALOGUE = dict(models.catalogue())
+
+ROLES = {
+    "embed": "embedding",
+    "pos_embed": "embedding",
+    "lm_head": "lm_head",
+    "norm": "norm",
+    "attn": "attention",
+    "indexer": "attention",
+    "ssm": "ssm",
+    "linear_attn": "ssm",
+    "mlp": "mlp",
+    "router": "router",
+    "routed_experts": "routed_experts",
+    "shared_experts": "shared_experts",
+    "vision": "vision",
+    "projector": "vision",
+}
+"""Our role of each role in the facts."""
+
+KINDS = {
+    "full": "full_attention",
+    "swa": "sliding_attention",
+    "chunked": "chunked_attention",
+    "mla": "latent_attention",
+    "mamba1": "mamba",
+    "mamba2": "mamba",
+    "gdn": "linear_attention",
+    "lightning": "linear_attention",
+}
+"""Our block of each layer kind in the facts; ``none`` there is a layer without a token mixer."""
+
+
+def read(row: dict[str, Any]) -> Architecture:
+    return models.read_config(row["id"], json.loads((FACTS / row["config_file"]).read_text()))
+
+
+def mtp(architecture: Architecture) -> int:
+    return architecture.params_by_role.get("mtp", 0)
+
+
+each_model = pytest.mark.parametrize("row", ROWS, ids=[row["id"] for row in ROWS])
+
+
+def test_the_facts_are_all_there() -> None:
+    assert len(ROWS) == 44
+    assert len({row["id"] for row in ROWS}) == 44
+
+
+@each_model
+def test_parameters_by_role(row: dict[str, Any]) -> None:
+    expected: dict[str, int] = {}
+    for role, params in row["params_by_role"].items():
+        expected[ROLES[role]] = expected.get(ROLES[role], 0) + params
+    found = read(row).params_by_role
+    found.pop("mtp", None)
+    assert found == expected
+
+
+@each_model
+def test_totals(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    assert architecture.params_total - mtp(architecture) == row["params_total"]
+    assert architecture.params_serving == row["params_language_model"]
+    assert architecture.params_active == row["params_active"]
+    assert architecture.lm_head_tied == row["lm_head_tied"]
+
+
+@each_model
+def test_active_parameters_without_the_input_table(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    tables = architecture.positions.params if architecture.positions else 0
+    if not architecture.lm_head_tied:
+        tables += architecture.embedding.params
+    assert architecture.params_active - tables == row["params_active_excl_input_embedding"]
+
+
+PUBLISHED = [
+    (row, published)
+    for row in ROWS
+    for published in row["published"]
+    if "total" in published.get("parts", ())
+    and set(published["parts"]) <= {"total", "buffers", "mtp", "mtp_dup", "inv_freq"}
+    and row["id"] != "moonshotai/Kimi-K2-Instruct"  # Published totals differ by elements nobody explains.
+    and "Coder-Next" not in published["what"]
+]
+
+
+@pytest.mark.parametrize(("row", "published"), PUBLISHED, ids=[f"{row['id']}-{p['value']}" for row, p in PUBLISHED])
+def test_published_checkpoint_totals(row: dict[str, Any], published: dict[str, Any]) -> None:
+    architecture = models.load(CATALOGUE[row["id"]])
+    parts = published["parts"]
+    total = architecture.params_total - mtp(architecture)
+    if "buffers" in parts:
+        total += row["params_checkpoint_buffers"]
+    if "mtp" in parts:
+        total += mtp(architecture)
+        if "buffers" in parts:
+            total += row["num_experts"]  # The MTP layer's own routing-correction biases.
+    if "mtp_dup" in parts:
+        total += 2 * architecture.embedding.params
+    if "inv_freq" in parts:
+        total += row["num_hidden_layers"] * row["head_dim"] // 2
+    # A delta is a named difference of some checkpoint, such as stored copies of the KV heads.
+    assert total + published.get("delta", 0) == published["value"]
+
+
+@each_model
+def test_layers_by_kind(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    blocks = {block.name: block for block in architecture.blocks}
+    expected: dict[str, int] = {}
+    for kind, count in row["layer_kinds"].items():
+        if kind != "none":
+            expected[KINDS[kind]] = expected.get(KINDS[kind], 0) + count
+    assert {name: block.count for name, block in blocks.items() if block.mixer is not None} == expected
+    mixing = sorted(i for block in blocks.values() if block.mixer for i in block.layers)
+    assert len(mixing) == architecture.num_layers - row["layer_kinds"].get("none", 0)
+    assert len(set(mixing)) == len(mixing)
+    if row["full_attention_layer_indices"] != "all":
+        full = blocks["full_attention"].layers if "full_attention" in blocks else ()
+        assert list(full) == row["full_attention_layer_indices"]
+
+
+@each_model
+def test_kv_cache(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    elements = architecture.kv_elements_per_token()
+    assert 2 * elements["full"] == row["kv_bytes_per_token_bf16_full_layers"]
+    limited = {"swa": "sliding", "chunked": "chunked"}.get(row["swa_kind"], "sliding")
+    assert 2 * elements[limited] == row["kv_bytes_per_token_bf16_swa_layers"]
+    assert 2 * sum(elements.values()) == row["kv_bytes_per_token_bf16_all_layers"]
+    # The facts list the index cache apart from the KV cache.
+    for context, expected in row["kv_bytes_per_seq_bf16_at"].items():
+        index = int(context) * architecture.indexer_bytes_per_token()
+        assert architecture.kv_bytes_per_sequence(int(context)) - index == expected
+
+
+@each_model
+def test_windows(row: dict[str, Any]) -> None:
+    mixers = [b.mixer for b in read(row).blocks if isinstance(b.mixer, Attention)]
+    limits = {mixer.window or mixer.chunk for mixer in mixers} - {0}
+    assert limits == ({row["swa_window"]} if row["swa_window"] else set())
+
+
+@each_model
+def test_index_cache(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    blocks = [b for b in architecture.blocks if isinstance(b.mixer, LatentAttention) and b.mixer.indexer]
+    in_16_bit = sum(2 * b.count * b.mixer.indexer.head_dim for b in blocks)  # type: ignore[union-attr]
+    assert in_16_bit == row["kv_indexer_bytes_per_token_bf16"]
+    # As deployed: fp8 keys and one fp32 scale for each 128 of them.
+    assert architecture.indexer_bytes_per_token() == row["kv_indexer_bytes_per_token_bf16"] * 132 / 256
+
+
+@each_model
+def test_fixed_state(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    states = [(b.count, b.mixer) for b in architecture.blocks if isinstance(b.mixer, LinearState)]
+    expected = row["state_bytes_per_seq"] or {
+        "recurrent_elements": 0,
+        "conv_elements": 0,
+        "recurrent_fp32_conv_bf16": 0,
+    }
+    assert sum(count * mixer.recurrent_elements for count, mixer in states) == expected["recurrent_elements"]
+    assert sum(count * mixer.conv_elements for count, mixer in states) == expected["conv_elements"]
+    assert architecture.state_bytes_per_sequence() == expected["recurrent_fp32_conv_bf16"]
+
+
+@each_model
+def test_shapes(row: dict[str, Any]) -> None:
+    architecture = read(row)
+    assert architecture.model_type == row["model_type"]
+    assert architecture.hidden_size == row["hidden_size"]
+    assert architecture.num_layers == row["num_hidden_layers"]
+    assert architecture.vocab_size == row["vocab_size"]
+    assert architecture.max_position == row["max_position_embeddings"]
+    routed = {(b.experts.count, b.experts.top_k) for b in architecture.blocks if b.experts}
+    assert routed == ({(row["num_experts"], row["experts_per_token"])} if row["num_experts"] else set())
+
+
+@each_model
+def test_catalogue_holds_the_same_model(row: dict[str, Any]) -> None:
+    shipped = models.load(CATALOGUE[row["id"]])
+    reference = read(row)
+    assert shipped.blocks == reference.blocks
+    assert set(row["aliases"]) <= set(shipped.aliases)
+    assert set(models.aliases(CATALOGUE[row["id"]])) == set(shipped.aliases)
+    native = row["native_weight_dtype"]
+    assert shipped.stored == ("fp16" if native.startswith("fp16") else "bf16")
+    formats = {"fp8": "fp8-block128", "mxf": "mxfp4"}
+    found = shipped.quantization.format if shipped.quantization else None
+    assert found == formats.get(native[:3])
+
+
+each_file = pytest.mark.parametrize("model_id", sorted(CATALOGUE))
+
+
+@each_file
+def test_every_catalogue_file_loads(model_id: str) -> None:
+    architecture = models.load(CATALOGUE[model_id])
+    assert architecture.id == model_id
+    assert architecture.sources
+    assert architecture.model_type in {t for family in models.families() for t in family.model_types}
+    assert not any("assumed" in note for note in architecture.notes)
+    assert min(tensor.params for tensor, _ in architecture.tensors()) > 0
+
+
+@each_file
+def test_every_layer_reduces_what_it_splits(model_id: str) -> None:
+    """A block whose matrices are split by heads, width or experts has an output side to reduce."""
+
+    def split(tensor: Tensor) -> bool:
+        return tensor.matmul and tensor.axis != "replicated"
+
+    for block in models.load(CATALOGUE[model_id]).blocks:
+        assert len({tensor.name for tensor in block.tensors}) == len(block.tensors)
+        assert any(map(split, block.tensors)) == any(tensor.reduced for tensor in block.tensors)
+        assert list(block.layers) == sorted(set(block.layers))
+
+
+def test_published_totals_of_the_catalogue() -> None:
+    """Totals that a catalogue file states beside its config are the ledger's."""
+    checked = 0
+    for path in CATALOGUE.values():
+        published = models.published(path)
+        if not published:
+            continue
+        architecture = models.load(path)
+        assert architecture.params_total - mtp(architecture) == published["params_total"]
+        assert architecture.params_active == published["params_active"]
+        checked += 1
+    assert checked >= 44
+
+
+TREES: dict[str, int] = json.loads((FACTS / "module_trees.json").read_text())["params"]
+REFERENCES: list[dict[str, Any]] = [
+    json.loads(line) for line in (FACTS / "reference_configs.jsonl").read_text().splitlines()
+]
+
+
+@pytest.mark.parametrize("model_id", sorted(TREES))
+def test_catalogue_against_the_reference_implementation(model_id: str) -> None:
+    """Totals of the module trees that transformers 5.24.0 builds from the same configs."""
+    architecture = models.load(CATALOGUE[model_id])
+    assert architecture.params_total - mtp(architecture) == TREES[model_id]
+
+
+@pytest.mark.parametrize("row", REFERENCES, ids=[f"{i}-{row['model_type']}" for i, row in enumerate(REFERENCES)])
+def test_families_against_the_reference_implementation(row: dict[str, Any]) -> None:
+    """The same for class defaults of every family there, and for switches that real models leave alone."""
+    architecture = models.read_config("test/model", row["config"])
+    assert architecture.params_total - mtp(architecture) == row["params"]
+
+
+def test_every_family_is_checked() -> None:
+    checked = {row["model_type"] for row in (*ROWS, *REFERENCES)}
+    checked |= {models.load(path).model_type for path in CATALOGUE.values()}
+    known = {model_type for family in models.families() for model_type in family.model_types}
+    assert known - checked == {"gemma4_text", "minimax_text_01"}  # Other names of ones that are.
+
+
+def test_no_name_stands_for_two_models() -> None:
+    names = {model_id.casefold(): model_id for model_id in CATALOGUE}
+    for model_id, path in CATALOGUE.items():
+        for alias in models.aliases(path):
+            assert names.setdefault(alias.casefold(), model_id) == model_id, alias
+
+
+def test_listing_imports_no_reader() -> None:
+    """Start-up pays for the directory listing only."""
+    code = (
+        "import sys\n"
+        "from servelint_plugins import models\n"
+        "assert models.catalogue() and models.families()\n"
+        "loaded = [m for m in sys.modules if m.startswith('servelint_plugins.models.')]\n"
+        "assert loaded == ['servelint_plugins.models.fields'], loaded\n"
+        "models.load(dict(models.catalogue())['meta-llama/Llama-3.1-8B'])\n"
+        "loaded = [m for m in sys.modules if m.startswith('servelint_plugins.models.readers.')]\n"
+        "assert loaded == ['servelint_plugins.models.readers.llama'], loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
