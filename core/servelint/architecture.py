@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from servelint.values import Value
+
 Axis = Literal["heads", "kv_heads", "width", "experts", "vocabulary", "replicated"]
 """The axis that tensor parallelism (or, for ``experts``, expert parallelism) splits a tensor along.
 
@@ -26,8 +28,8 @@ Role = Literal[
 ]  # fmt: skip
 
 
-@frozen
-class Tensor:
+@frozen(eq=False, repr=False)
+class Tensor(Value):
     """Parameters of one role in one block: a matrix, or a group that is always treated alike.
 
     ``params`` counts one layer's instance (for routed experts: all experts together). ``matmul`` is False
@@ -43,8 +45,8 @@ class Tensor:
     reduced: bool = False
 
 
-@frozen
-class Attention:
+@frozen(eq=False, repr=False)
+class Attention(Value):
     """Softmax attention with a KV cache: MHA, MQA or GQA, full, sliding or chunked.
 
     ``window``: tokens a sliding layer keeps; ``chunk``: length of a local-attention chunk; both 0 for
@@ -68,8 +70,8 @@ class Attention:
         return min(tokens, self.window or self.chunk or tokens) * self.cache_elements * bytes_per_element
 
 
-@frozen
-class Indexer:
+@frozen(eq=False, repr=False)
+class Indexer(Value):
     """The key index of sparse attention: every token's index key is scanned, then ``top_k`` are attended.
 
     ``bytes_per_token`` is one layer's index cache in the indexer's own format (DeepSeek-V3.2: 128 fp8
@@ -82,8 +84,8 @@ class Indexer:
     bytes_per_token: float
 
 
-@frozen
-class LatentAttention:
+@frozen(eq=False, repr=False)
+class LatentAttention(Value):
     """Multi-head latent attention (MLA): one compressed latent per token, shared by all heads.
 
     Cache elements per token and layer: ``kv_lora_rank + rope_dim``, held whole by every
@@ -108,8 +110,8 @@ class LatentAttention:
         return tokens * (self.cache_elements * bytes_per_element + index)
 
 
-@frozen
-class LinearState:
+@frozen(eq=False, repr=False)
+class LinearState(Value):
     """Linear attention, SSM or gated convolution: constant state per sequence, whatever the context.
 
     Element counts are for one layer and one sequence. The recurrent state is usually kept in fp32, the
@@ -130,16 +132,16 @@ class LinearState:
 Mixer = Attention | LatentAttention | LinearState
 
 
-@frozen
-class Experts:
+@frozen(eq=False, repr=False)
+class Experts(Value):
     """Routed experts of a mixture-of-experts block: ``top_k`` of ``count`` run for each token."""
 
     count: int
     top_k: int
 
 
-@frozen
-class Block:
+@frozen(eq=False, repr=False)
+class Block(Value):
     """One kind of sub-layer and the layers that have it.
 
     A transformer layer is two blocks: a token mixer (attention or state) and a feed-forward part. Blocks
@@ -163,8 +165,8 @@ class Block:
         return self.count * sum(t.params for t in self.tensors)
 
 
-@frozen
-class RopeScaling:
+@frozen(eq=False, repr=False)
+class RopeScaling(Value):
     """Declared rotary-position scaling: kind, factor, and the length it was trained at before scaling."""
 
     kind: str
@@ -172,8 +174,8 @@ class RopeScaling:
     original_max_position: int
 
 
-@frozen
-class Quantization:
+@frozen(eq=False, repr=False)
+class Quantization(Value):
     """The checkpoint's own quantization: format name and the roles that it covers."""
 
     format: str
@@ -182,8 +184,8 @@ class Quantization:
     kv_cache: str | None = None
 
 
-@frozen
-class Architecture:
+@frozen(eq=False, repr=False)
+class Architecture(Value):
     """A model: shapes and exact parameter counts.
 
     ``stored`` names the format of the checkpoint (``bf16``, ``fp8``, ``mxfp4`` ...), ``quantization`` its
@@ -303,8 +305,8 @@ class Architecture:
         )
 
 
-@frozen
-class ModelFamily:
+@frozen(eq=False, repr=False)
+class ModelFamily(Value):
     """Reads one family of published ``config.json`` files.
 
     ``model_types`` are the values of the config's ``model_type`` that it accepts; ``read`` turns the parsed

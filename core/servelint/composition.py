@@ -27,6 +27,7 @@ from servelint.memory import MemoryLedger, Reserve
 from servelint.scheduler import Scheduler
 from servelint.spec.model import Deployment, Hardware
 from servelint.spec.schema import kinds
+from servelint.values import Value
 
 T = TypeVar("T")
 
@@ -53,8 +54,8 @@ class Unresolved(NamedTuple):
     message: str
 
 
-@frozen
-class Setup:
+@frozen(eq=False, repr=False)
+class Setup(Value):
     """The resolved nouns of a deployment: what policies work on."""
 
     plugins: Plugins

@@ -17,6 +17,8 @@ from servelint.errors import ConfigError
 from servelint.manager import Plugins
 from servelint.rule import Rule, Severity
 from servelint.suggest import did_you_mean
+from servelint.suppress import every_rule
+from servelint.values import Value
 
 KEYS = (
     "select",
@@ -33,9 +35,13 @@ KEYS = (
 FILES = ("servelint.toml", ".servelint.toml")
 
 
-@frozen
-class Config:
-    """What is selected and how it is judged. Names are codes, families (``MEM``), or rule names."""
+@frozen(eq=False, repr=False)
+class Config(Value):
+    """What is selected and how it is judged. Names are codes, families (``MEM``), or rule names.
+
+    ``suppressions`` False judges specs as if they had no suppression comments. Patterns of files are relative
+    to ``root``, the project's folder.
+    """
 
     select: tuple[str, ...] = ("ALL",)
     ignore: tuple[str, ...] = ()
@@ -46,6 +52,8 @@ class Config:
     exclude: tuple[str, ...] = ()
     disable_plugins: tuple[str, ...] = ()
     preview: bool = False
+    suppressions: bool = True
+    root: Path | None = None
 
     def selects(self, rule: type[Rule]) -> bool:
         """Whether a rule runs at all."""
@@ -53,16 +61,24 @@ class Config:
             return False
         return _named(rule.code, rule.name, self.select) and not _named(rule.code, rule.name, self.ignore)
 
-    def selects_code(self, code: str) -> bool:
-        """Whether findings of a code without a rule class are reported."""
-        return _named(code, "", self.select) and not _named(code, "", self.ignore)
-
-    def ignores(self, rule: Rule, file: str) -> bool:
+    def ignores(self, rule: Rule | type[Rule], file: str) -> bool:
         """Whether a rule is off for a file."""
         return any(
-            (fnmatch(file, pattern) or fnmatch(Path(file).name, pattern)) and _named(rule.code, rule.name, names)
+            self.matches(file, pattern) and _named(rule.code, rule.name, names)
             for pattern, names in self.per_file_ignores.items()
         )
+
+    def excludes(self, file: str) -> bool:
+        """Whether a file that a search found is left out."""
+        return any(self.matches(file, pattern) for pattern in self.exclude)
+
+    def matches(self, file: str, pattern: str) -> bool:
+        """Whether a pattern fits a file: its path from the project's folder, a folder above it, or its name."""
+        path = Path(file)
+        if self.root is not None and (resolved := path.resolve()).is_relative_to(self.root):
+            path = resolved.relative_to(self.root)
+        shown = path.as_posix()
+        return fnmatch(shown, pattern) or fnmatch(path.name, pattern) or fnmatch(shown, pattern.rstrip("/") + "/*")
 
 
 def _named(code: str, name: str, names: Iterable[str]) -> bool:
@@ -85,12 +101,21 @@ def find_root(start: Path) -> tuple[Path, Path | None]:
             if (folder / name).is_file():
                 return folder, folder / name
         project = folder / "pyproject.toml"
-        if project.is_file() and b"[tool.servelint" in project.read_bytes()[:1_000_000]:
+        if project.is_file() and b"[tool.servelint" in _bytes(project):
             return folder, project
-    for folder in (start, *start.parents):
-        if (folder / ".git").exists():
-            return folder, None
-    return start, None
+    return repository(start) or start, None
+
+
+def repository(start: Path) -> Path | None:
+    """Return the nearest folder upwards that holds a repository, None outside of one."""
+    return next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), None)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()[:1_000_000]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def load(path: Path | None, explicit: bool = False) -> dict[str, Any]:
@@ -98,26 +123,26 @@ def load(path: Path | None, explicit: bool = False) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        data = tomli.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        data = tomli.loads(_bytes(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from None
     if path.name == "pyproject.toml" and not (explicit and "tool" not in data):
-        data = data.get("tool", {}).get("servelint", {})
+        tool = _table(data.get("tool", {}), f"{path}: tool")
+        data = dict(_table(tool.get("servelint", {}), f"{path}: tool.servelint"))
     return data
 
 
-def disabled_plugins(data: Mapping[str, Any]) -> tuple[str, ...]:
+def disabled_plugins(data: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Return the plugins that configuration switches off; read before any plugin is imported."""
-    return _texts(data.get("disable-plugins", []), "disable-plugins")
+    return _texts(data.get("disable-plugins", []), f"{where}: disable-plugins")
 
 
-def structure(data: Mapping[str, Any], plugins: Plugins, where: str) -> Config:
+def structure(data: Mapping[str, Any], plugins: Plugins, where: str, root: Path | None = None) -> Config:
     """Check a configuration table against the loaded plugins and return it."""
     for name in data:
         if name not in KEYS:
-            raise ConfigError(f"{where}: unknown key {name!r}{did_you_mean(name, KEYS)}")
+            hint = did_you_mean(name, KEYS) or f"; the keys are {', '.join(KEYS)}"
+            raise ConfigError(f"{where}: unknown key {name!r}{hint}")
     select = _texts(data.get("select", ["ALL"]), f"{where}: select")
     select = (*select, *_texts(data.get("extend-select", []), f"{where}: extend-select"))
     ignore = _texts(data.get("ignore", []), f"{where}: ignore")
@@ -126,10 +151,9 @@ def structure(data: Mapping[str, Any], plugins: Plugins, where: str) -> Config:
         for pattern, names in _table(data.get("per-file-ignores", {}), f"{where}: per-file-ignores").items()
     }
     severity = {
-        check_names((name,), plugins, f"{where}: severity")[0]: parse_severity(value, f"{where}: severity.{name}")
+        _rule(name, plugins, f"{where}: severity").code: parse_severity(value, f"{where}: severity.{name}")
         for name, value in _table(data.get("severity", {}), f"{where}: severity").items()
     }
-    severity = {plugins.rule(name).code: value for name, value in severity.items()}
     fail_on = parse_severity(data.get("fail-on", "error"), f"{where}: fail-on")
     preview = data.get("preview", False)
     if not isinstance(preview, bool):
@@ -142,21 +166,21 @@ def structure(data: Mapping[str, Any], plugins: Plugins, where: str) -> Config:
         _options(_table(data.get("rule", {}), f"{where}: rule"), plugins, where),
         fail_on,
         _texts(data.get("exclude", []), f"{where}: exclude"),
-        disabled_plugins(data),
+        disabled_plugins(data, where),
         preview,
+        root=root,
     )
 
 
 def _options(table: Mapping[str, Any], plugins: Plugins, where: str) -> dict[str, dict[str, float]]:
     options: dict[str, dict[str, float]] = {}
     for name, values in table.items():
-        check_names((name,), plugins, f"{where}: rule")
-        rule = plugins.rule(name)
+        rule = _rule(name, plugins, f"{where}: rule")
         known = {option.name: option for option in rule.options}
         for key, value in _table(values, f"{where}: rule.{name}").items():
             option = known.get(key)
             if option is None:
-                hint = did_you_mean(key, known) or f"; it has {', '.join(known) or 'none'}"
+                hint = did_you_mean(key, known) or f"; it has {', '.join(known) or 'no options'}"
                 raise ConfigError(f"{where}: rule {rule.code} has no option {key!r}{hint}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{where}: rule.{name}.{key} is {value!r:.40}, expected a number")
@@ -170,20 +194,29 @@ def _options(table: Mapping[str, Any], plugins: Plugins, where: str) -> dict[str
 
 def check_names(names: tuple[str, ...], plugins: Plugins, where: str) -> tuple[str, ...]:
     """Return the names unchanged when each is ALL, a family, a code or a rule name; else ConfigError."""
-    known = {n for rule in plugins.rules for n in (rule.code, rule.name)}
-    families = {rule.code.rstrip("0123456789") for rule in plugins.rules}
-    extra = {"ALL", "LINT", "LINT001", "LINT002", "LINT003"}
+    rules = every_rule(plugins)
+    known = {"ALL", *(n for rule in rules for n in (rule.code, rule.name, rule.code.rstrip("0123456789")))}
     for name in names:
-        if name not in known | families | extra:
-            raise ConfigError(f"{where}: no rule is called {name!r}{did_you_mean(name, (*known, *families))}")
+        if name not in known:
+            raise ConfigError(f"{where}: no rule or family is called {name!r}{did_you_mean(name, sorted(known))}")
     return names
+
+
+def _rule(name: str, plugins: Plugins, where: str) -> type[Rule]:
+    rules = every_rule(plugins)
+    for rule in rules:
+        if name in (rule.code, rule.name):
+            return rule
+    hint = did_you_mean(name, [n for rule in rules for n in (rule.code, rule.name)])
+    raise ConfigError(f"{where}: no rule is called {name!r}{hint}")
 
 
 def parse_severity(value: object, where: str) -> Severity:
     """Read ``error``, ``warning`` or ``info``."""
     names = {str(s): s for s in Severity}
     if not isinstance(value, str) or value not in names:
-        raise ConfigError(f"{where} is {value!r:.40}, expected one of {', '.join(names)}")
+        hint = did_you_mean(value, names) if isinstance(value, str) else ""
+        raise ConfigError(f"{where} is {value!r:.40}, expected one of {', '.join(names)}{hint}")
     return names[value]
 
 
@@ -200,13 +233,20 @@ def _table(value: object, where: str) -> Mapping[str, Any]:
 
 
 def with_overrides(
-    config: Config, plugins: Plugins, select: tuple[str, ...], ignore: tuple[str, ...], fail_on: str | None
+    config: Config,
+    plugins: Plugins,
+    select: tuple[str, ...] | None,
+    ignore: tuple[str, ...],
+    fail_on: str | None,
+    suppressions: bool = True,
 ) -> Config:
-    """Return the configuration with what the command line says."""
-    if select:
+    """Return the configuration with what the command line says; ConfigError when no rule is left."""
+    if select is not None:
         config = evolve(config, select=check_names(select, plugins, "--select"))
     if ignore:
         config = evolve(config, ignore=(*config.ignore, *check_names(ignore, plugins, "--ignore")))
     if fail_on is not None:
         config = evolve(config, fail_on=parse_severity(fail_on, "--fail-on"))
-    return config
+    if not any(config.selects(rule) for rule in plugins.rules):
+        raise ConfigError("no rule is selected: select and ignore leave nothing to check")
+    return evolve(config, suppressions=suppressions)

@@ -40,7 +40,7 @@ Terms = tuple[tuple[float, int], ...]
 
 
 class LinkLoad(NamedTuple):
-    """Bytes one device moves in one direction over one tier, per message byte.
+    """Bytes one device receives over one tier, per message byte.
 
     ``floor`` is what no algorithm can beat, ``algorithm`` what the usual one moves.
     """
@@ -66,25 +66,30 @@ def hbm_bytes_per_unit(demand: Demand) -> float:
 def link_loads(demand: Collective, topology: Topology) -> tuple[LinkLoad, ...]:
     """Resolve a collective to the tiers that its group crosses.
 
-    All-reduce of M bytes among n: at least (n-1)/n M arrive at every rank; the ring moves 2 (n-1)/n M,
-    in-network reduction M. All-gather of M: (n-1)/n M. Across tiers an all-reduce is hierarchical and
-    sends 1/inner of the message over the outer one; all-to-all and send cross the slowest tier.
+    All-reduce of M bytes among n: every rank receives at least M, the ring moves 2 (n-1)/n M, in-network
+    reduction M. All-gather of M: (n-1)/n M. Across tiers an all-reduce is hierarchical and sends 1/inner
+    of the message over the outer tier. All-to-all and send are priced on the slowest tier that they cross;
+    of their bytes only those for peers beyond the faster tiers cannot avoid it.
     """
     hops = topology.hops(demand.group, demand.stride)
     link = topology.accelerator.link
     if demand.kind in ("all_to_all", "send"):
-        hops = hops[-1:]
-        return tuple(LinkLoad(h.tier, h.bytes_per_s, 1.0, 1.0, h.latency_s) for h in hops)
+        return tuple(
+            LinkLoad(h.tier, h.bytes_per_s, (demand.group - h.inner) / (demand.group - 1), 1.0, h.latency_s)
+            for h in hops[-1:]
+        )
     loads = []
     for hop in hops:
         share = (hop.fanout - 1) / hop.fanout
         if demand.kind == "all_gather":
-            # The outer tier carries every inner group's part once to each member of the group.
-            loads.append(LinkLoad(hop.tier, hop.bytes_per_s, share, share, hop.latency_s))
-            continue
-        in_network = hop.tier == "scale_up" and link is not None and link.in_network_reduction
-        algorithm = 1.0 if in_network else 2 * share
-        loads.append(LinkLoad(hop.tier, hop.bytes_per_s, share / hop.inner, algorithm / hop.inner, hop.latency_s))
+            # The usual algorithm carries every inner group's part once to each member of the group.
+            floor, algorithm = share / hop.inner, share
+        else:
+            in_network = hop.tier == "scale_up" and link is not None and link.in_network_reduction
+            # What a rank does not get over the outer tiers has to come over the inner ones: M in all.
+            floor = (1.0 if hop is hops[-1] else share) / hop.inner
+            algorithm = max(1.0 if in_network else 2 * share, floor * hop.inner) / hop.inner
+        loads.append(LinkLoad(hop.tier, hop.bytes_per_s, floor, algorithm, hop.latency_s))
     return tuple(loads)
 
 
@@ -100,8 +105,12 @@ class _Form:
         if coefficient:
             self.terms[feature] = self.terms.get(feature, 0.0) + coefficient
 
-    def frozen(self) -> Terms:
-        return tuple((c, f) for f, c in self.terms.items())
+    def add_form(self, other: _Form, factor: float) -> None:
+        for feature, coefficient in other.terms.items():
+            self.add(coefficient * factor, feature)
+
+    def frozen(self, factor: float = 1.0) -> Terms:
+        return tuple((c * factor, f) for f, c in self.terms.items())
 
 
 def _evaluate(terms: Terms, values: Sequence[Number]) -> Number:
@@ -112,13 +121,24 @@ def _evaluate(terms: Terms, values: Sequence[Number]) -> Number:
 
 
 class _OpForms(NamedTuple):
-    """One op compiled: seconds at peak by resource, all for one instance."""
+    """One op compiled: sustained seconds of one instance by resource, and what adds to the longest of them."""
 
     compute: Terms
-    hbm: Terms
-    activations: Terms
-    links: tuple[tuple[str, Terms], ...]
+    memory: Terms
+    links: tuple[Terms, ...]
     fixed: Terms
+
+
+class _StageForms(NamedTuple):
+    """One pipeline stage compiled: seconds of a micro-batch by resource, at peak.
+
+    ``compute`` is at the fastest accumulator, which only a bound may assume, ``usual`` at the fp32 one.
+    """
+
+    compute: Terms
+    usual: Terms
+    hbm: Terms
+    links: tuple[Terms, ...]
 
 
 class OpCost(NamedTuple):
@@ -166,10 +186,8 @@ class Pricer:
         self.topology = topology
         self._features: list[Feature] = []
         self._index: dict[Feature, int] = {}
-        self._l2 = topology.accelerator.l2_bytes if l2_credit else 0
         self._bandwidth = topology.accelerator.memory_bandwidth_bytes_per_s
-        self._tiers: list[str] = []
-        self._tier_rate: dict[str, float] = {}
+        self._l2_s = topology.accelerator.l2_bytes / self._bandwidth if l2_credit else 0.0
         self._compile()
 
     def _feature(self, feature: Feature) -> int:
@@ -180,164 +198,156 @@ class Pricer:
         return index
 
     def _compile(self) -> None:
-        topology = self.topology
-        efficiency = topology.efficiency
-        graph = self.graph
-        stages = graph.stages
-        self._ops: list[_OpForms] = []
-        stage_compute = [_Form() for _ in range(stages)]
-        stage_hbm = [_Form() for _ in range(stages)]
-        stage_links: list[dict[str, _Form]] = [{} for _ in range(stages)]
-        for op in graph.ops:
-            compute, hbm, activations, fixed = _Form(), _Form(), _Form(), _Form()
-            links: dict[str, _Form] = {}
+        topology, efficiency = self.topology, self.topology.efficiency
+        stages = range(self.graph.stages)
+        totals = [(_Form(), _Form(), _Form()) for _ in stages]
+        links: list[dict[str, _Form]] = [{} for _ in stages]
+        ops = []
+        for op in self.graph.ops:
+            peak, usual, hbm, activations, fixed = _Form(), _Form(), _Form(), _Form(), _Form()
             floors: dict[str, _Form] = {}
+            moved: dict[str, _Form] = {}
             for demand in op.demands:
                 f = self._feature(demand.feature)
                 if isinstance(demand, Matmul):
                     _, rate = topology.accelerator.rate(demand.precision)
-                    compute.add(demand.coefficient / rate, f)
+                    usual.add(demand.coefficient / rate, f)
+                    peak.add(demand.coefficient / topology.accelerator.peak(demand.precision), f)
                 elif isinstance(demand, WeightRead | CacheIO | StateIO):
-                    hbm.add(hbm_bytes_per_unit(demand), f)
+                    hbm.add(hbm_bytes_per_unit(demand) / self._bandwidth, f)
                 elif isinstance(demand, ActivationIO):
-                    activations.add(demand.coefficient, f)
+                    activations.add(demand.coefficient / self._bandwidth, f)
                 elif isinstance(demand, Collective):
                     for load in link_loads(demand, topology):
-                        if load.tier not in self._tier_rate:
-                            self._tiers.append(load.tier)
-                            self._tier_rate[load.tier] = load.bytes_per_s
                         # Seconds, not bytes: on a mesh the rate depends on the size of the group.
                         seconds = demand.coefficient / load.bytes_per_s
-                        links.setdefault(load.tier, _Form()).add(seconds * load.algorithm, f)
+                        moved.setdefault(load.tier, _Form()).add(seconds * load.algorithm, f)
                         floors.setdefault(load.tier, _Form()).add(seconds * load.floor, f)
-                        fixed.add(load.latency_s * demand.count, self._feature(ONCE))
+                        fixed.add(load.latency_s * demand.count, self._feature(demand.launches))
                 elif isinstance(demand, HostWork):
                     fixed.add(demand.coefficient, f)
                 elif isinstance(demand, Launch):
                     fixed.add(demand.coefficient * efficiency.launch_s, f)
                 else:
                     raise TypeError(f"{op.name} carries a demand that cost does not know: {type(demand).__name__}")
-            self._ops.append(
+            memory = _Form()
+            memory.add_form(hbm, 1 / efficiency.memory)
+            memory.add_form(activations, 1 / efficiency.memory)
+            ops.append(
                 _OpForms(
-                    compute.frozen(),
-                    hbm.frozen(),
-                    activations.frozen(),
-                    tuple((tier, form.frozen()) for tier, form in links.items()),
+                    usual.frozen(1 / efficiency.compute),
+                    memory.frozen(),
+                    tuple(form.frozen(1 / efficiency.link) for form in moved.values()),
                     fixed.frozen(),
                 )
             )
             for stage, repeats in enumerate(op.repeats):
-                if not repeats:
-                    continue
-                for c, f in self._ops[-1].compute:
-                    stage_compute[stage].add(c * repeats, f)
-                for c, f in self._ops[-1].hbm:
-                    stage_hbm[stage].add(c * repeats, f)
+                for total, form in zip(totals[stage], (peak, usual, hbm), strict=True):
+                    total.add_form(form, repeats)
                 for tier, form in floors.items():
-                    total = stage_links[stage].setdefault(tier, _Form())
-                    for c, f in form.frozen():
-                        total.add(c * repeats, f)
-        self._stage_totals = [
-            (c.frozen(), h.frozen(), tuple((t, form.frozen()) for t, form in links.items()))
-            for c, h, links in zip(stage_compute, stage_hbm, stage_links, strict=True)
+                    links[stage].setdefault(tier, _Form()).add_form(form, repeats)
+        self._ops = ops
+        tiers = tuple(dict.fromkeys(tier for by_tier in links for tier in by_tier))
+        self._stages = [
+            _StageForms(
+                peak.frozen(),
+                usual.frozen(),
+                hbm.frozen(),
+                tuple(by_tier[tier].frozen() if tier in by_tier else () for tier in tiers),
+            )
+            for (peak, usual, hbm), by_tier in zip(totals, links, strict=True)
         ]
-        self.resources = ("compute", "hbm", *(f"link:{tier}" for tier in self._tiers))
-        self._order = graph.order
-        self._predecessors = graph.predecessors
+        self._one_accumulator = all(stage.compute == stage.usual for stage in self._stages)
+        self._has_floors = any(feature.floor is not feature.count for feature in self._features)
+        self.resources = ("compute", "hbm", *(f"link:{tier}" for tier in tiers))
+        self._fractions = (efficiency.compute, efficiency.memory, *[efficiency.link] * len(tiers))
+        self._order = self.graph.order
+        self._predecessors = self.graph.predecessors
 
     # Features
 
     def _values(self, shape: StepShape) -> list[Number]:
         return [feature.count(shape) for feature in self._features]
 
-    def _floors(self, shape: StepShape) -> list[Number]:
-        return [feature.floor(shape) for feature in self._features]
-
     def _micro(self, shape: StepShape) -> tuple[StepShape, Number]:
         """Return the micro-batch that a stage works on at a time, and how many there are."""
         wanted = self.graph.micro_batches
         if wanted == 1:
             return shape, 1.0
-        sequences = shape.batch + shape.prefill_sequences
-        # A micro-batch of less than one sequence does not exist.
-        count = maximum(1.0, minimum(sequences, float(wanted)))
+        ranks = self.graph.ranks
+        rank = shape.fullest_rank(ranks) if ranks > 1 else shape
+        # A micro-batch of less than one sequence a rank does not exist.
+        count = maximum(1.0, minimum(rank.batch + rank.prefill_sequences, float(wanted)))
         return shape.micro_batch(count), count
 
     # Figures
 
-    def _stage_seconds(
-        self, values: Sequence[Number], compute: float, memory: float, link: float
-    ) -> list[list[Number]]:
-        """Return, per stage, the seconds of each resource for one micro-batch."""
-        stages = []
-        for c_terms, h_terms, l_terms in self._stage_totals:
-            hbm = _evaluate(h_terms, values)
-            if self._l2:
-                hbm = maximum(hbm - self._l2, 0.0)
-            seconds = [_evaluate(c_terms, values) / compute, hbm / (memory * self._bandwidth)]
-            by_tier = dict(l_terms)
-            seconds += [_evaluate(by_tier.get(tier, ()), values) / link for tier in self._tiers]
-            stages.append(seconds)
-        return stages
+    def _seconds(self, stage: _StageForms, values: Sequence[Number], count: Number, *, peak: bool) -> list[Number]:
+        """Seconds of each resource for ``count`` micro-batches on a stage, one L2 capacity of bytes taken off."""
+        forms = (stage.compute if peak else stage.usual, stage.hbm, *stage.links)
+        seconds = [_evaluate(form, values) for form in forms]
+        if not (is_plain(count) and count == 1.0):
+            seconds = [s * count for s in seconds]
+        if self._l2_s:
+            seconds[1] = maximum(seconds[1] - self._l2_s, 0.0)
+        return seconds
 
-    def _combine(self, stage_times: Sequence[Number], count: Number) -> Number:
-        """Combine stages: the busiest one over all micro-batches, or one walk through every stage."""
-        busiest, walk = stage_times[0], stage_times[0]
-        for t in stage_times[1:]:
-            busiest, walk = maximum(busiest, t), walk + t
-        if len(stage_times) == 1:
-            return busiest * count
-        return maximum(busiest * count, walk)
+    def _roofline(self, values: Sequence[Number], count: Number, *, sustained: bool = False) -> Number:
+        """The busiest stage over all micro-batches, or one micro-batch's walk through every stage."""
+        busiest = [self._seconds(stage, values, count, peak=not sustained) for stage in self._stages]
+        if sustained:
+            busiest = [self._slowed(seconds) for seconds in busiest]
+        longest = _largest([s for seconds in busiest for s in seconds])
+        if len(busiest) == 1:
+            return longest
+        walk: Number = 0.0
+        for stage in self._stages:
+            seconds = self._seconds(stage, values, 1.0, peak=not sustained)
+            walk = walk + _largest(self._slowed(seconds) if sustained else seconds)
+        return maximum(longest, walk)
 
-    def _roofline(self, values: Sequence[Number], count: Number, fractions: tuple[float, float, float]) -> Number:
-        times = []
-        for seconds in self._stage_seconds(values, *fractions):
-            longest = seconds[0]
-            for s in seconds[1:]:
-                longest = maximum(longest, s)
-            times.append(longest)
-        return self._combine(times, count)
-
-    @cached_property
-    def _sustained_fractions(self) -> tuple[float, float, float]:
-        e = self.topology.efficiency
-        return e.compute, e.memory, e.link
+    def _slowed(self, seconds: Sequence[Number]) -> list[Number]:
+        return [s / eta for s, eta in zip(seconds, self._fractions, strict=True)]
 
     def bound(self, shape: StepShape) -> Number:
         """Seconds that no schedule on this hardware can beat."""
         micro, count = self._micro(shape)
-        return self._roofline(self._values(micro), count, (1.0, 1.0, 1.0))
+        return self._roofline(self._values(micro), count)
 
     def floor(self, shape: StepShape) -> Number:
         """Like `bound`, with routed experts at the fewest that any routing could touch."""
         micro, count = self._micro(shape)
-        return self._roofline(self._floors(micro), count, (1.0, 1.0, 1.0))
+        return self._roofline([feature.floor(micro) for feature in self._features], count)
 
     def sustained_bound(self, shape: StepShape) -> Number:
         """The bound at the sustained fractions of the peaks, in seconds."""
         micro, count = self._micro(shape)
-        return self._roofline(self._values(micro), count, self._sustained_fractions)
+        return self._roofline(self._values(micro), count, sustained=True)
 
     def estimate(self, shape: StepShape) -> Number:
         """Seconds that an engine is expected to take."""
         micro, count = self._micro(shape)
         values = self._values(micro)
-        return maximum(self._path(values, count), self._roofline(values, count, self._sustained_fractions))
+        return maximum(self._path(values, count), self._roofline(values, count, sustained=True))
 
     def _op_seconds(self, forms: _OpForms, values: Sequence[Number]) -> Number:
-        compute, memory, link = self._sustained_fractions
-        longest: Number = _evaluate(forms.compute, values) / compute if forms.compute else 0.0
-        if forms.hbm or forms.activations:
-            moved = _evaluate(forms.hbm, values) + _evaluate(forms.activations, values)
-            longest = maximum(longest, moved / (memory * self._bandwidth))
-        for _, terms in forms.links:
-            longest = maximum(longest, _evaluate(terms, values) / link)
+        longest: Number = _evaluate(forms.compute, values)
+        if forms.memory:
+            longest = maximum(longest, _evaluate(forms.memory, values))
+        for terms in forms.links:
+            longest = maximum(longest, _evaluate(terms, values))
         return longest + _evaluate(forms.fixed, values) if forms.fixed else longest
 
     def _path(self, values: Sequence[Number], count: Number) -> Number:
         """Longest path through the graph; with pipeline stages, each stage's own path is combined."""
         seconds = [self._op_seconds(forms, values) for forms in self._ops]
-        return self._combine([self._stage_path(seconds, stage) for stage in range(self.graph.stages)], count)
+        paths = [self._stage_path(seconds, stage) for stage in range(self.graph.stages)]
+        if len(paths) == 1:
+            return paths[0] * count
+        walk: Number = 0.0
+        for path in paths:
+            walk = walk + path
+        return maximum(_largest(paths) * count, walk)
 
     def _stage_path(self, seconds: Sequence[Number], stage: int) -> Number:
         finish: list[Number] = [0.0] * len(seconds)
@@ -358,29 +368,24 @@ class Pricer:
         """Return every figure of a step; fields of the shape may be arrays that broadcast."""
         micro, count = self._micro(shape)
         values = self._values(micro)
-        stages = self._stage_seconds(values, 1.0, 1.0, 1.0)
-        compute, memory, link = self._sustained_fractions
-        fractions = [compute, memory, *[link] * len(self._tiers)]
-        bound_times, sustained_times = [], []
-        worst: list[Number] = []
-        for seconds in stages:
-            bound, slow = seconds[0], seconds[0] / fractions[0]
-            sustained = [slow]
-            for s, eta in zip(seconds[1:], fractions[1:], strict=True):
-                bound = maximum(bound, s)
-                sustained.append(s / eta)
-                slow = maximum(slow, s / eta)
-            bound_times.append(bound)
-            sustained_times.append(slow)
-            worst = sustained if not worst else [maximum(a, b) for a, b in zip(worst, sustained, strict=True)]
-        sustained_bound = self._combine(sustained_times, count)
+        if len(self._stages) == 1:
+            # One evaluation serves both bounds.
+            usual = self._seconds(self._stages[0], values, count, peak=False)
+            slowed = self._slowed(usual)
+            sustained = _largest(slowed)
+            bound = _largest(usual) if self._one_accumulator else self._roofline(values, count)
+        else:
+            stages = [self._slowed(self._seconds(stage, values, count, peak=False)) for stage in self._stages]
+            slowed = [_largest(seconds) for seconds in zip(*stages, strict=True)]
+            bound = self._roofline(values, count)
+            sustained = self._roofline(values, count, sustained=True)
         flops, hbm, moved = self._totals(values, count)
         return StepCost(
-            bound_s=self._combine(bound_times, count),
-            sustained_bound_s=sustained_bound,
-            estimate_s=maximum(self._path(values, count), sustained_bound),
-            floor_s=self.floor(shape),
-            binding=_argmax(worst),
+            bound_s=bound,
+            sustained_bound_s=sustained,
+            estimate_s=maximum(self._path(values, count), sustained),
+            floor_s=self.floor(shape) if self._has_floors else bound,
+            binding=_argmax(slowed),
             resources=self.resources,
             flops=flops,
             hbm_bytes=hbm,
@@ -446,6 +451,13 @@ class Pricer:
                 )
             )
         return rows
+
+
+def _largest(values: Sequence[Number]) -> Number:
+    longest = values[0]
+    for value in values[1:]:
+        longest = maximum(longest, value)
+    return longest
 
 
 def _argmax(rows: Sequence[Number]) -> Number:

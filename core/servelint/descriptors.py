@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from attrs import field, frozen
 
 from servelint.lineage import Source
+from servelint.values import Value
 
 if TYPE_CHECKING:
     from servelint.composition import Context
@@ -32,8 +33,8 @@ class Entry(NamedTuple, Generic[T]):
     aliases: Callable[[], tuple[str, ...]] = tuple
 
 
-@frozen
-class Policy:
+@frozen(eq=False, repr=False)
+class Policy(Value):
     """One deployment choice: its own ``[policy.NAME]`` table, and what it changes.
 
     ``config`` is the attrs class of the table (fields made with `servelint.spec.schema` helpers). The three
@@ -64,8 +65,8 @@ class Default(NamedTuple):
     source: Source
 
 
-@frozen
-class Engine:
+@frozen(eq=False, repr=False)
+class Engine(Value):
     """A serving engine: the defaults it applies, by version and device.
 
     ``defaults(version, context)`` maps ``(policy, field)`` to a `Default`; ``reserve_bytes(version,
@@ -88,8 +89,8 @@ class TraceRow(NamedTuple):
     output_tokens: int
 
 
-@frozen
-class TraceFormat:
+@frozen(eq=False, repr=False)
+class TraceFormat(Value):
     """Reads one trace format. ``read`` takes text lines and yields rows; ValueError names a bad line."""
 
     name: str
@@ -98,8 +99,8 @@ class TraceFormat:
     sources: tuple[str, ...] = ()
 
 
-@frozen
-class LengthModel:
+@frozen(eq=False, repr=False)
+class LengthModel(Value):
     """Builds a length distribution from the keys of a table: ``{p50 = 900, p99 = 7000}``.
 
     ``keys`` are the keys that it takes; a table belongs to the first model (by name) that takes all of its
@@ -113,8 +114,8 @@ class LengthModel:
     knots: Callable[[Mapping[str, float]], Sequence[tuple[float, float]]] = field(repr=False)
 
 
-@frozen
-class Reporter:
+@frozen(eq=False, repr=False)
+class Reporter(Value):
     """Renders the result of a check. ``render`` returns the whole text of one output."""
 
     name: str

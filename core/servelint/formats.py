@@ -8,10 +8,11 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from servelint.lineage import Source
+from servelint.values import Value
 
 
-@frozen
-class Format:
+@frozen(eq=False, repr=False)
+class Format(Value):
     """How tensor elements are stored and computed.
 
     ``bits`` are stored bits per element without metadata; ``metadata_bits`` the scales, zero points and

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from servelint.errors import GraphError
 from servelint.resources import Demand
+from servelint.values import Value
 
 if TYPE_CHECKING:
     import networkx
 
 
-@frozen
-class Op:
+@frozen(eq=False, repr=False)
+class Op(Value):
     """One operation, or a run of equal ones.
 
     ``repeats`` counts instances per pipeline stage (one entry without pipeline parallelism); ``layers`` are
@@ -49,18 +50,19 @@ class Op:
         return evolve(self, demands=demands)
 
 
-@frozen(slots=False)
-class StepGraph:
+@frozen(slots=False, eq=False, repr=False)
+class StepGraph(Value):
     """A directed acyclic graph of ops, for every step shape of one composed deployment.
 
     ``stages`` pipeline stages work on ``micro_batches`` micro-batches of a step; 1 and 1 without pipeline
-    parallelism.
+    parallelism. ``ranks`` groups of devices have sequences of their own, so that a micro-batch takes at
+    least one from each.
     """
 
     ops: tuple[Op, ...]
     micro_batches: int = 1
     stages: int = 1
-    applied: tuple[str, ...] = field(default=())
+    ranks: int = 1
 
     def op(self, name: str) -> Op:
         """Return the op of that name; GraphError if there is none."""

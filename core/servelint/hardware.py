@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from attrs import frozen
 
 from servelint.lineage import Source
+from servelint.values import Value
 
 PCIE_BYTES_PER_S_PER_LANE = {
     # One direction after line encoding: PCI Express Base Specification, 8b/10b to 2.0, 128b/130b to 5.0,
@@ -28,8 +29,8 @@ CUDA_RESERVE_SHARE = 0.0106
 80.00 GiB); used for parts whose runtime-visible figure is not known."""
 
 
-@frozen
-class Link:
+@frozen(eq=False, repr=False)
+class Link(Value):
     """A scale-up link. Published figures are usually ``aggregate``, both directions added.
 
     ``pattern``: ``switched`` gives every group the full one-direction rate; in a ``mesh`` or ``torus`` a
@@ -51,8 +52,8 @@ class Link:
         return min(self.per_direction_bytes_per_s, max(group - 1, 1) * self.peer_bytes_per_s)
 
 
-@frozen
-class Efficiency:
+@frozen(eq=False, repr=False)
+class Efficiency(Value):
     """Sustained fractions of the peak, each in (0, 1], and the latencies that a bound leaves out.
 
     ``launch_s`` is the cost of one kernel in a captured graph; ``collective_s`` the latency of one
@@ -67,8 +68,8 @@ class Efficiency:
     source: Source
 
 
-@frozen
-class Conflict:
+@frozen(eq=False, repr=False)
+class Conflict(Value):
     """Two published figures for one field: the one used is in the datasheet, the other stands here."""
 
     field: str
@@ -77,8 +78,8 @@ class Conflict:
     note: str = ""
 
 
-@frozen
-class Accelerator:
+@frozen(eq=False, repr=False)
+class Accelerator(Value):
     """One SKU in one form factor. Sizes in bytes, rates per second, dense rates with fp32 accumulation.
 
     ``dense_flops`` and ``sparse_flops`` map a precision to FLOP/s; a missing precision has no such path.
@@ -154,6 +155,11 @@ class Accelerator:
                 return name, flops
         raise KeyError(precision)
 
+    def peak(self, precision: str) -> float:
+        """Return the dense FLOP/s that no kernel beats: fp16 may accumulate in fp16 where that is faster."""
+        name, flops = self.rate(precision)
+        return max(flops, self.dense_flops.get("fp16_acc16", 0.0)) if name == "fp16" else flops
+
     def source(self, group: str, name: str) -> Source:
         """The source of a datasheet figure: ``group`` is the table, ``name`` the field in it."""
         return Source("datasheet", self.id, f"{group}.{name}".rstrip("."))
@@ -186,8 +192,8 @@ class Hop(NamedTuple):
     latency_s: float
 
 
-@frozen
-class Topology:
+@frozen(eq=False, repr=False)
+class Topology(Value):
     """Devices of one replica and the links between them, nearest first.
 
     ``efficiency`` are the sustained fractions and latencies in force; ``overrides`` lists the datasheet

@@ -35,6 +35,7 @@ from servelint.shapes import (
     distinct_expert_share,
     latent_attention_flops,
 )
+from servelint.values import Value
 
 ACTIVATION_BYTES = 2
 """Activations travel in 16 bit unless a policy says otherwise."""
@@ -43,8 +44,8 @@ STATE_FLOPS_PER_ELEMENT = 6
 """Decay, outer-product update and read-out of one recurrent state element: about six operations."""
 
 
-@frozen
-class Formats:
+@frozen(eq=False, repr=False)
+class Formats(Value):
     """The formats a graph is laid in: resolved by name from the architecture and the plugins' formats."""
 
     stored: Format
@@ -321,7 +322,8 @@ def lay(architecture: Architecture, formats: Formats) -> StepGraph:
     layer.value = "tokens"
     hidden = architecture.hidden_size
     table = architecture.embedding
-    row = formats.of(table).bytes_per_element * hidden
+    tables = [table] if architecture.positions is None else [table, architecture.positions]
+    row = sum(formats.of(t).bytes_per_element for t in tables) * hidden
     layer.add(
         "embedding",
         [

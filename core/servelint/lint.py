@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from servelint.config import Config
-from servelint.errors import ServelintError
-from servelint.manager import PluginFault, Plugins
+from servelint.manager import FORBIDDEN, PluginFault, Plugins
 from servelint.review import Review
 from servelint.rule import Finding, Lacks, Rule, Severity, collect
 from servelint.spec.document import Document, Place, parse
 from servelint.spec.schema import Problem
-from servelint.suppress import Suppression, suppressions
+from servelint.suppress import NAMES, Suppression, suppressions, verdicts
 
 PROBLEM_NAMES = {
     "SPEC001": "invalid-toml",
@@ -43,12 +42,18 @@ class FileResult(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a whole run gave. ``faults`` are plugins' and rules' own; they make the run fail with 2."""
+    """What a whole run gave.
+
+    ``faults`` are plugins' and rules' own, ``unreadable`` files that could not be read, with the reason; both
+    make the run fail with 2. ``root`` is the project's folder.
+    """
 
     files: tuple[FileResult, ...]
     faults: tuple[PluginFault, ...]
     config: Config
     plugins: Plugins
+    root: Path = Path()
+    unreadable: tuple[tuple[str, str], ...] = ()
 
     @property
     def findings(self) -> tuple[Located, ...]:
@@ -69,7 +74,7 @@ class Linter:
         self.root = root
         self.rules = [rule(dict(config.options.get(rule.code, {}))) for rule in plugins.rules if config.selects(rule)]
         self._known = frozenset(n for rule in plugins.rules for n in (rule.code, rule.name)) | frozenset(
-            {*PROBLEM_NAMES, *PROBLEM_NAMES.values()}
+            {*PROBLEM_NAMES, *PROBLEM_NAMES.values(), *NAMES}
         )
 
     def check(self, name: str, text: str) -> FileResult:
@@ -82,44 +87,45 @@ class Linter:
         if document.deployment is None:
             # Rules of the spec itself report what kept it from being structured.
             rules = [rule for rule in rules if getattr(rule, "reads_problems", False)]
+        decided: set[str] = set()
         for rule in rules:
-            found += self._run(rule, review, lacking)
-        located = self._located(document, found)
+            before = len(lacking)
+            reported = self._run(rule, review, lacking)
+            if reported is None:
+                continue
+            found += reported
+            if len(lacking) == before:
+                decided |= {rule.code, rule.name}
+        located = self._located(document, found, decided)
         return FileResult(document, review if document.deployment else None, located, tuple(lacking))
 
     def _rules_for(self, name: str) -> list[Rule]:
         return [rule for rule in self.rules if not self.config.ignores(rule, name)]
 
-    def _run(self, rule: Rule, review: Review, lacking: list[tuple[str, str]]) -> Iterable[Finding]:
+    def _run(self, rule: Rule, review: Review, lacking: list[tuple[str, str]]) -> list[Finding] | None:
+        """Return what a rule found, None when it failed; then it is the fault of its plugin."""
         found: list[Finding] = []
         try:
             for item in collect(rule, review):
                 if isinstance(item, Lacks):
                     lacking.append((rule.code, item.what))
                 else:
-                    found.append(self._with_severity(rule, item))
-        except (
-            ServelintError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+                    found.append(self._with_severity(rule, _checked(item)))
+        except FORBIDDEN as error:
             provider = self.plugins.rule_provider(rule.code)
             self.plugins.disable(
                 provider,
                 f"rule {rule.code} failed on {review.document.name}: {type(error).__name__}: {error}",
             )
+            return None
         return found
 
-    def _with_severity(self, rule: Rule, finding: Finding) -> Finding:
+    def _with_severity(self, rule: Rule | type[Rule], finding: Finding) -> Finding:
         override = self.config.severity.get(rule.code)
         return finding if override is None else finding._replace(severity=override)
 
-    def _located(self, document: Document, findings: Iterable[Finding]) -> tuple[Located, ...]:
-        comments = suppressions(document)
+    def _located(self, document: Document, findings: Iterable[Finding], decided: set[str]) -> tuple[Located, ...]:
+        comments = suppressions(document) if self.config.suppressions else []
         located = []
         seen = set()
         for finding in findings:
@@ -128,38 +134,32 @@ class Linter:
             if key in seen:
                 continue
             seen.add(key)
-            related = tuple((document.place(r.path), r.message) for r in finding.related)
-            reason = None
-            for comment in comments:
-                if comment.covers(finding, place):
-                    comment.used = True
-                    reason = comment.reason or "no reason given"
-                    break
-            located.append(Located(document.name, finding, place, related, reason))
-        located += self._about_suppressions(document, comments)
+            located.append(self._placed(document, finding, place, comments))
+        for verdict in verdicts(comments, self._known, decided):
+            if self.config.selects(verdict.rule) and not self.config.ignores(verdict.rule, document.name):
+                finding = self._with_severity(verdict.rule, verdict.rule.finding(verdict.message))
+                place = document.span_place(verdict.suppression.span)
+                located.append(self._placed(document, finding, place, comments))
         return tuple(sorted(located, key=lambda f: (f.place, f.finding.code)))
 
-    def _about_suppressions(self, document: Document, comments: list[Suppression]) -> list[Located]:
-        found = []
-        selected = {n for rule in self.rules for n in (rule.code, rule.name)} | {*PROBLEM_NAMES}
+    def _placed(
+        self, document: Document, finding: Finding, place: Place, comments: Iterable[Suppression]
+    ) -> Located:
+        related = tuple((document.place(r.path), r.message) for r in finding.related)
         for comment in comments:
-            unknown = [code for code in comment.codes if code not in self._known]
-            if unknown:
-                code, name = "LINT002", "unknown-suppression"
-                message = f"the comment ignores {', '.join(unknown)}, which no rule is called"
-            elif not comment.used and all(c in selected for c in comment.codes):
-                code, name = "LINT001", "unused-suppression"
-                message = f"nothing here is reported by {', '.join(comment.codes)}: the comment can go"
-            elif not comment.reason:
-                code, name = "LINT003", "suppression-without-reason"
-                message = "the comment gives no reason: write one after the bracket"
-            else:
-                continue
-            if not self.config.selects_code(code):
-                continue
-            finding = Finding((), message, severity=Severity.WARNING, confidence="high", code=code, name=name)
-            found.append(Located(document.name, finding, document.span_place(comment.span)))
-        return found
+            if comment.silences(finding, place):
+                return Located(document.name, finding, place, related, comment.reason or "no reason given")
+        return Located(document.name, finding, place, related)
+
+
+def _checked(item: object) -> Finding:
+    """Return what a rule yielded; TypeError when a report could not show it."""
+    if not isinstance(item, Finding):
+        raise TypeError(f"it yielded {type(item).__name__}, expected Finding or Lacks")
+    texts = (item.message, item.equation, item.help)
+    if not isinstance(item.path, tuple) or not all(isinstance(t, str) for t in texts):
+        raise TypeError("it yielded a Finding whose path is no tuple or whose texts are no strings")
+    return item
 
 
 def problem_finding(problem: Problem) -> Finding:
@@ -179,4 +179,4 @@ def lint(texts: Iterable[tuple[str, str]], plugins: Plugins, config: Config, roo
     """Check specs given as (file name, text)."""
     linter = Linter(plugins, config, root)
     files = tuple(linter.check(name, text) for name, text in texts)
-    return Report(files, tuple(plugins.faults), config, plugins)
+    return Report(files, tuple(plugins.faults), config, plugins, root)

@@ -16,10 +16,11 @@ from servelint.architecture import Architecture, Attention, Axis, Block, LatentA
 from servelint.formats import Format
 from servelint.layout import Formats
 from servelint.lineage import Input, Lineage, Source
+from servelint.values import Value
 
 
-@frozen
-class Weights:
+@frozen(eq=False, repr=False)
+class Weights(Value):
     """Parameters of one tensor resident on a device: ``params`` an instance, ``repeats`` per stage."""
 
     name: str
@@ -35,8 +36,8 @@ class Weights:
         return self.params * self.format.bytes_per_element * self.repeats[stage]
 
 
-@frozen
-class Cache:
+@frozen(eq=False, repr=False)
+class Cache(Value):
     """The KV cache of one kind of block.
 
     ``elements`` per token and layer on one device, and ``extra_bytes`` (an index cache) likewise;
@@ -65,8 +66,8 @@ class Cache:
         return kept * self.bytes_per_token * self.repeats[stage]
 
 
-@frozen
-class State:
+@frozen(eq=False, repr=False)
+class State(Value):
     """Fixed state per sequence of one kind of block: ``bytes`` a layer on one device."""
 
     block: str
@@ -75,8 +76,8 @@ class State:
     lineage: Lineage
 
 
-@frozen
-class Reserve:
+@frozen(eq=False, repr=False)
+class Reserve(Value):
     """Bytes a device needs besides weights and KV cache: runtime context, graphs, workspace, draft."""
 
     name: str
@@ -97,8 +98,8 @@ class Fit(NamedTuple):
         return self.budget - self.weights - self.reserves
 
 
-@frozen
-class MemoryLedger:
+@frozen(eq=False, repr=False)
+class MemoryLedger(Value):
     """Memory of one device, per pipeline stage, in bytes.
 
     ``visible`` is what the runtime sees, ``budget`` what the engine may use of it. ``ranks`` replicas of
@@ -227,6 +228,8 @@ def lay(architecture: Architecture, formats: Formats, visible: float, lineage: L
         )
 
     weights = [held(architecture.embedding, "", 1)]
+    if architecture.positions is not None:
+        weights.append(held(architecture.positions, "", 1))
     caches: list[Cache] = []
     states: list[State] = []
     for block in architecture.blocks:

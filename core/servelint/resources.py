@@ -13,15 +13,16 @@ from attrs import evolve, frozen
 from servelint.architecture import Axis, Tensor
 from servelint.formats import Format
 from servelint.lineage import Input, Lineage
-from servelint.shapes import Feature
+from servelint.shapes import ONCE, Feature
+from servelint.values import Value
 
 CollectiveKind = Literal["all_reduce", "all_gather", "all_to_all", "send"]
 
 D = TypeVar("D", bound="Demand")
 
 
-@frozen
-class Demand:
+@frozen(eq=False, repr=False)
+class Demand(Value):
     """``coefficient x feature(shape)`` units of something, per device and per instance of the op.
 
     ``axis`` is what sharding may divide it along; ``lineage`` its derivation.
@@ -41,7 +42,7 @@ class Demand:
         )
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Matmul(Demand):
     """Tensor-core FLOPs at a precision. ``tensor`` is the weight, None for attention and state updates."""
 
@@ -49,7 +50,7 @@ class Matmul(Demand):
     tensor: Tensor | None = None
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class WeightRead(Demand):
     """Parameters read from HBM; bytes follow from the stored format."""
 
@@ -57,7 +58,7 @@ class WeightRead(Demand):
     format: Format | None = None
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class CacheIO(Demand):
     """KV-cache elements read or written in HBM; bytes follow from the cache format."""
 
@@ -66,35 +67,37 @@ class CacheIO(Demand):
     kind: str = "full"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class StateIO(Demand):
     """Bytes of fixed per-sequence state, or of an index cache in a format of its own, read or written."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ActivationIO(Demand):
     """Bytes of activations through HBM: part of the estimate, never of a bound (fusion can remove them)."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Collective(Demand):
     """A message of ``coefficient x feature`` bytes among ``group`` devices, ``stride`` apart.
 
     For ``all_reduce`` and ``all_gather`` the bytes are the whole (reduced, gathered) message; for
-    ``all_to_all`` and ``send`` what one device sends. ``count`` collectives are launched an instance.
+    ``all_to_all`` and ``send`` what one device sends. ``count x launches(shape)`` collectives are launched an
+    instance, each of which takes its latency.
     """
 
     kind: CollectiveKind = "all_reduce"
     group: int = 1
     stride: int = 1
     count: float = 1.0
+    launches: Feature = ONCE
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class HostWork(Demand):
     """Seconds of host time: part of the estimate, never of a bound (a faster host removes it)."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Launch(Demand):
     """Kernel launches: part of the estimate."""

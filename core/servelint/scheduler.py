@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from servelint.values import Value
+
 if TYPE_CHECKING:
     from servelint.composition import Composition
 
 
-@frozen
-class Pool:
+@frozen(eq=False, repr=False)
+class Pool(Value):
     """One side of disaggregated serving: its own composition on its own devices, and how many replicas."""
 
     composition: Composition
     replicas: int
 
 
-@frozen
-class Disaggregation:
+@frozen(eq=False, repr=False)
+class Disaggregation(Value):
     """Prefill and decode pools, and the KV transfer between them.
 
     A transfer of n bytes takes ``setup_s + n / bytes_per_s``; with ``layerwise`` it overlaps the prefill
@@ -33,8 +35,8 @@ class Disaggregation:
     layerwise: bool
 
 
-@frozen
-class Scheduler:
+@frozen(eq=False, repr=False)
+class Scheduler(Value):
     """How steps are filled.
 
     ``max_sequences`` run at once per replica, a step has at most ``max_batched_tokens`` new tokens, and a

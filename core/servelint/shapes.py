@@ -19,7 +19,8 @@ class StepShape(NamedTuple):
     ``batch`` sequences decode, each with ``context`` tokens in the cache *before* the step and
     ``new_tokens`` tokens (1, or k+1 when verifying k drafts). In the same step ``prefill_sequences``
     sequences prefill ``prefill_tokens`` new tokens each over ``prefill_context`` cached ones; of them a
-    share ``prefill_outputs`` finishes its prompt and yields a token.
+    share ``prefill_outputs`` finishes its prompt and yields a token. A shape that is one of several equal
+    parts of a step says in ``parts`` how many there are.
     """
 
     batch: Number = 0.0
@@ -29,14 +30,25 @@ class StepShape(NamedTuple):
     prefill_context: Number = 0.0
     prefill_tokens: Number = 0.0
     prefill_outputs: Number = 1.0
+    parts: Number = 1.0
 
     def fullest_rank(self, ranks: int) -> StepShape:
-        """Return the share of the rank with most sequences: ceil(batch / ranks)."""
-        return self._replace(batch=ceil(self.batch / ranks), prefill_sequences=ceil(self.prefill_sequences / ranks))
+        """Return the share of the rank with most sequences: ceil(batch / ranks) of the whole step."""
+        return self._replace(
+            batch=_fullest(self.batch, ranks, self.parts),
+            prefill_sequences=_fullest(self.prefill_sequences, ranks, self.parts),
+        )
 
     def micro_batch(self, count: Number) -> StepShape:
         """Return one of ``count`` equal micro-batches."""
-        return self._replace(batch=self.batch / count, prefill_sequences=self.prefill_sequences / count)
+        return self._replace(
+            batch=self.batch / count, prefill_sequences=self.prefill_sequences / count, parts=self.parts * count
+        )
+
+
+def _fullest(sequences: Number, ranks: int, parts: Number) -> Number:
+    # The guard keeps a part's rounding (b / 3 * 3) from counting as one more sequence.
+    return ceil(sequences * parts / ranks * (1 - 1e-12)) / parts
 
 
 def decode(batch: Number, context: Number, new_tokens: Number = 1.0) -> StepShape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from servelint.manager import Plugins
@@ -40,8 +42,8 @@ def test_documentation_and_cases_are_complete(rule: type[Rule]) -> None:
     assert len(rule.passing) >= 2
     specs = [case.spec for case in (*rule.failing, *rule.passing)]
     assert len(set(specs)) == len(specs), "two cases are the same spec"
-    doc = rule.__doc__ or ""
-    places = [doc.find(f"\n    {heading}\n    {'-' * len(heading)}\n") for heading in HEADINGS]
+    doc = inspect.cleandoc(rule.__doc__ or "")
+    places = [doc.find(f"\n{heading}\n{'-' * len(heading)}\n") for heading in HEADINGS]
     assert all(p > 0 for p in places), f"headings missing in {rule.code}: {HEADINGS}"
     assert places == sorted(places)
     assert rule.questions

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from servelint.commands.common import parser, read_specs, use_color, workspace
+from servelint.commands.common import Text, Unreadable, choice, parser, read_specs, use_color, workspace, write
 from servelint.config import with_overrides
 from servelint.errors import ConfigError
 from servelint.lint import Report, lint
-from servelint.suggest import did_you_mean
 
 
 def run(argv: list[str]) -> int:
@@ -20,50 +19,47 @@ def run(argv: list[str]) -> int:
     made.add_argument(
         "--output", metavar="FORMAT=FILE", action="append", default=[], help="also write a report to a file"
     )
-    made.add_argument(
-        "--select",
-        action="append",
-        default=[],
-        metavar="RULES",
-        help="codes, families or names, comma separated",
-    )
-    made.add_argument("--ignore", action="append", default=[], metavar="RULES")
+    made.add_argument("--select", action="append", metavar="RULES", help="codes, families or names, comma separated")
+    made.add_argument("--ignore", action="append", default=[], metavar="RULES", help="the same, left out")
     made.add_argument("--fail-on", metavar="LEVEL", help="error (default), warning or info")
     made.add_argument("--exit-zero", action="store_true", help="exit 0 whatever is found")
+    made.add_argument("--no-ignores", action="store_true", help="judge as if there were no suppression comments")
     made.add_argument("--concise", action="store_true", help="one line a finding")
     made.add_argument("--verbose", action="store_true", help="also what was assumed and what rules lacked")
-    arguments = made.parse_args(argv)
+    arguments = made.parse(argv)
     paths: list[str] = arguments.paths
     start = Path(paths[0]) if paths[0] != "-" else Path.cwd()
     place = workspace(arguments, start if start.is_dir() else start.parent)
     plugins = place.plugins
+    select = None if arguments.select is None else _split(arguments.select)
     config = with_overrides(
-        place.config, plugins, _split(arguments.select), _split(arguments.ignore), arguments.fail_on
+        place.config, plugins, select, _split(arguments.ignore), arguments.fail_on, not arguments.no_ignores
     )
     outputs = [_output(text) for text in arguments.output]
-    for name in (arguments.format, *(name for name, _ in outputs)):
-        if name not in plugins.reporters:
-            raise ConfigError(f"no plugin provides the format {name!r}{did_you_mean(name, plugins.reporters)}")
+    choice("--format", arguments.format, plugins.reporters)
+    for name, _ in outputs:
+        choice("--output", name, plugins.reporters)
     plugins.require_something()
-    texts = list(read_specs(paths, config))
-    if not texts:
+    found = list(read_specs(paths, config))
+    if not found:
         raise ConfigError(
             f"no spec found in {', '.join(paths)}: a spec is a TOML file with the top-level key servelint"
         )
-    report = lint(texts, plugins, config, place.root)
+    report = lint((text for text in found if isinstance(text, Text)), plugins, config, place.root)
+    report = report._replace(unreadable=tuple(file for file in found if isinstance(file, Unreadable)))
     status = verdict(report)
-    if arguments.format == "text":
-        from servelint.report.text import render
-
-        text = render(report, color=use_color(sys.stdout), verbose=arguments.verbose, concise=arguments.concise)
-        sys.stdout.write(text + _why(report, status, arguments.exit_zero))
-    else:
-        sys.stdout.write(plugins.reporters[arguments.format].render(report))
     for name, path in outputs:
         try:
             Path(path).write_text(plugins.reporters[name].render(report), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+    if arguments.format == "text":
+        from servelint.report.text import render
+
+        text = render(report, color=use_color(sys.stdout), verbose=arguments.verbose, concise=arguments.concise)
+        write(text + _why(report, status, arguments.exit_zero))
+    else:
+        write(plugins.reporters[arguments.format].render(report))
     return 0 if arguments.exit_zero and status == 1 else status
 
 
@@ -79,8 +75,8 @@ def _output(text: str) -> tuple[str, str]:
 
 
 def verdict(report: Report) -> int:
-    """Return 2 for plugin faults and specs that cannot be read, 1 for findings that fail, else 0."""
-    if report.faults:
+    """Return 2 for plugin faults and files that cannot be read, 1 for findings that fail, else 0."""
+    if report.faults or report.unreadable:
         return 2
     worst = report.worst()
     return 1 if worst is not None and worst >= report.config.fail_on else 0
@@ -89,7 +85,8 @@ def verdict(report: Report) -> int:
 def _why(report: Report, status: int, exit_zero: bool) -> str:
     """Say why the exit status is what it is."""
     if status == 2:
-        return "exit status 2: a plugin or rule failed, so the check is incomplete\n"
+        what = "a plugin or rule failed" if report.faults else "a file could not be read"
+        return f"exit status 2: {what}, so the check is incomplete\n"
     level = str(report.config.fail_on)
     if status == 1 and exit_zero:
         return f"exit status 0: --exit-zero, although there are findings of {level} or above\n"

@@ -5,18 +5,57 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from servelint import config as configuration
 from servelint.config import Config
 from servelint.errors import ConfigError
 from servelint.manager import Plugins
+from servelint.report.safe import printable
 from servelint.suggest import did_you_mean
 
 MAX_FILES = 10_000
+MAX_FILE_BYTES = 5_000_000
+"""More than a spec of the largest size can have; the rest of a larger file is not read."""
+
 SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".mypy_cache"})
+
+
+class Done(Exception):  # noqa: N818
+    """The parser of a command has said all there is to say; ``status`` is the exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that ends by an exception of its own, prints safely, and suggests the option that was meant.
+
+    A SystemExit that passes by is then never argparse's but a plugin's.
+    """
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the command."""
+        if message:
+            sys.stderr.write(message)
+        raise Done(status)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the command line, status 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: error: {printable(message)}\n")
+
+    def parse(self, arguments: list[str]) -> argparse.Namespace:
+        """Parse arguments; an unknown option is an error with a suggestion."""
+        parsed, unknown = self.parse_known_args(arguments)
+        if unknown:
+            options = [o for o in self._option_string_actions if o.startswith("--")]
+            hint = did_you_mean(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else ""
+            self.error(f"unknown argument {unknown[0]!r}{hint}")
+        return parsed
 
 
 class Workspace(NamedTuple):
@@ -27,9 +66,23 @@ class Workspace(NamedTuple):
     plugins: Plugins
 
 
-def parser(name: str, description: str) -> argparse.ArgumentParser:
+class Text(NamedTuple):
+    """The text of a spec with the name it is reported under."""
+
+    name: str
+    text: str
+
+
+class Unreadable(NamedTuple):
+    """A file that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+def parser(name: str, description: str) -> Parser:
     """Return a parser with the options that every command has."""
-    made = argparse.ArgumentParser(prog=f"servelint {name}", description=description, allow_abbrev=False)
+    made = Parser(prog=f"servelint {name}", description=description, allow_abbrev=False)
     made.add_argument("--config", metavar="FILE", help="configuration file instead of the project's own")
     made.add_argument("--disable-plugin", metavar="NAME", action="append", default=[], help="do not load a plugin")
     return made
@@ -41,52 +94,67 @@ def workspace(arguments: argparse.Namespace, start: Path | None = None) -> Works
     explicit = arguments.config is not None
     path = Path(arguments.config) if explicit else found
     data = configuration.load(path, explicit)
-    disabled = (*configuration.disabled_plugins(data), *arguments.disable_plugin)
+    where = str(path) if path else "configuration"
+    disabled = (*configuration.disabled_plugins(data, where), *arguments.disable_plugin)
+    if disabled:
+        _check_plugin_names(disabled)
     plugins = Plugins(disabled=disabled)
-    config = configuration.structure(data, plugins, str(path) if path else "configuration")
-    for name in arguments.disable_plugin:
-        known = set(plugins.providers) | set(disabled)
+    return Workspace(root, configuration.structure(data, plugins, where, root), plugins)
+
+
+def _check_plugin_names(names: Iterable[str]) -> None:
+    from importlib.metadata import entry_points
+
+    known = entry_points(group="servelint").names
+    for name in names:
         if name not in known:
-            raise ConfigError(f"--disable-plugin: no plugin is called {name!r}{did_you_mean(name, known)}")
-    return Workspace(root, config, plugins)
+            raise ConfigError(f"no plugin is called {name!r}, so it cannot be disabled{did_you_mean(name, known)}")
 
 
-def read_specs(paths: list[str], config: Config) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of every spec: named files always, files in folders when they are specs.
+def choice(what: str, value: str, known: Iterable[str]) -> str:
+    """Return a value that must be one of the known ones; else ConfigError with a suggestion."""
+    names = list(known)
+    if value not in names:
+        hint = did_you_mean(value, names)
+        raise ConfigError(f"{what}: {value!r} is none of {', '.join(names)}{hint}")
+    return value
+
+
+def read_specs(paths: list[str], config: Config) -> Iterator[Text | Unreadable]:
+    """Yield every spec once: named files always, files in folders when they are specs.
 
     A file in a folder is a spec when it has the top-level key ``servelint``. ``-`` is standard input.
     """
+    seen: set[Path] = set()
     for name in paths:
         if name == "-":
-            yield "<stdin>", _decoded(sys.stdin.buffer.read(5_000_000), "<stdin>")
+            yield _decoded(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), "<stdin>")
             continue
         path = Path(name)
-        if path.is_dir():
-            yield from _searched(path, config)
-        elif path.is_file():
-            yield name, read_text(path)
-        else:
-            raise ConfigError(f"{name}: there is no such file or folder")
+        for found in _searched(path, config) if path.is_dir() else iter((read_text(path, name),)):
+            resolved = Path(found.name).resolve()
+            if resolved not in seen:
+                seen.add(resolved)
+                yield found
 
 
-def _searched(folder: Path, config: Config) -> Iterator[tuple[str, str]]:
-    from fnmatch import fnmatch
-
+def _searched(folder: Path, config: Config) -> Iterator[Text | Unreadable]:
     count = 0
-    for current, folders, files in os.walk(folder, followlinks=False):
+    denied: list[OSError] = []
+    for current, folders, files in os.walk(folder, onerror=denied.append, followlinks=False):
         folders[:] = sorted(f for f in folders if f not in SKIPPED)
         for file in sorted(files):
-            if not file.endswith(".toml"):
-                continue
             path = Path(current) / file
-            if any(fnmatch(path.as_posix(), pattern) for pattern in config.exclude) or path.is_symlink():
+            if not file.endswith(".toml") or path.is_symlink() or config.excludes(path.as_posix()):
                 continue
             count += 1
             if count > MAX_FILES:
                 raise ConfigError(f"{folder}: more than {MAX_FILES:,} TOML files; name the folders to check")
-            text = read_text(path)
-            if is_spec(text):
-                yield path.as_posix(), text
+            found = read_text(path, path.as_posix(), only_specs=True)
+            if isinstance(found, Unreadable) or is_spec(found.text):
+                yield found
+    for error in denied:
+        yield Unreadable(str(error.filename), f"cannot be read: {error.strerror}")
 
 
 def is_spec(text: str) -> bool:
@@ -101,25 +169,44 @@ def is_spec(text: str) -> bool:
     return False
 
 
-def read_text(path: Path) -> str:
-    """Return a file's text; ConfigError when it cannot be read as UTF-8."""
+def read_text(path: Path, name: str, *, only_specs: bool = False) -> Text | Unreadable:
+    """Return a file's text; with ``only_specs`` a file that is no UTF-8 and no spec either counts as empty."""
     try:
         if not path.is_file():
-            raise ConfigError(f"{path}: it is not a regular file")
+            missing = "it is not a regular file" if path.exists() else "there is no such file or folder"
+            return Unreadable(name, missing)
         with path.open("rb") as stream:
-            return _decoded(stream.read(5_000_000), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        return Unreadable(name, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+    found = _decoded(data, name)
+    if only_specs and isinstance(found, Unreadable) and not is_spec(data.decode("utf-8", "replace")):
+        return Text(name, "")
+    return found
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _decoded(data: bytes, name: str) -> Text | Unreadable:
     try:
-        return data.decode("utf-8")
+        # The cut may go through a character; what is left is far above the limit of a spec in any case.
+        return Text(name, data.decode("utf-8", "strict" if len(data) <= MAX_FILE_BYTES else "ignore"))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{name}: it is not UTF-8 text (byte {error.start})") from None
+        return Unreadable(name, f"it is not UTF-8 text (byte {error.start})")
 
 
 def use_color(stream: object) -> bool:
     """Color only on a terminal, and not when NO_COLOR asks for none."""
     isatty = getattr(stream, "isatty", None)
     return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def write(text: str) -> None:
+    """Write a command's output, also where the terminal's encoding lacks a character."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def write_json(value: Mapping[str, Any]) -> None:
+    """Write a command's JSON output."""
+    from servelint.report.json import dumps
+
+    sys.stdout.write(dumps(value))

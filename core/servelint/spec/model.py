@@ -27,6 +27,7 @@ from servelint.spec.schema import (
     key,
 )
 from servelint.units import Dimension
+from servelint.values import Value
 
 TOKENS_MAX = 100_000_000
 QUANTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999")
@@ -46,8 +47,8 @@ _lengths = Either(
 _latency = Ascending(_seconds, PERCENTILES)
 
 
-@frozen
-class DeploymentTable:
+@frozen(eq=False, repr=False)
+class DeploymentTable(Value):
     """``[deployment]``: what it is called, what it is for, the context it was sized for."""
 
     name: str | None = key(Text())
@@ -55,16 +56,16 @@ class DeploymentTable:
     sized_for: float | None = key(_tokens)
 
 
-@frozen
-class Pcie:
+@frozen(eq=False, repr=False)
+class Pcie(Value):
     """``hardware.pcie``: generation and lanes of the slot."""
 
     generation: int | None = key(Integer(1, 6))
     lanes: int | None = key(Integer(1, 16))
 
 
-@frozen
-class Network:
+@frozen(eq=False, repr=False)
+class Network(Value):
     """``hardware.network``: scale-out bandwidth in one direction, per device or per node."""
 
     bandwidth: float | None = key(_rate)
@@ -72,8 +73,8 @@ class Network:
     rdma: bool | None = key(Boolean())
 
 
-@frozen
-class EfficiencyTable:
+@frozen(eq=False, repr=False)
+class EfficiencyTable(Value):
     """``[hardware.efficiency]``: sustained fractions of the peaks, and where they were measured."""
 
     memory: float | None = key(_efficiency)
@@ -82,8 +83,8 @@ class EfficiencyTable:
     source: str | None = key(Text())
 
 
-@frozen
-class Override:
+@frozen(eq=False, repr=False)
+class Override(Value):
     """``[hardware.override]``: figures that replace the datasheet's."""
 
     dense_flops: Mapping[str, float] | None = key(Named(_flops))
@@ -92,8 +93,8 @@ class Override:
     source: str | None = key(Text())
 
 
-@frozen
-class Price:
+@frozen(eq=False, repr=False)
+class Price(Value):
     """``[hardware.price]``: what one device costs an hour; never built in."""
 
     per_device_hour: float | None = key(Number(0, 1e6))
@@ -101,8 +102,8 @@ class Price:
     date: object = key(Anything())
 
 
-@frozen
-class Hardware:
+@frozen(eq=False, repr=False)
+class Hardware(Value):
     """``[hardware]``: which devices, how many, how they are joined."""
 
     accelerator: str | None = key(Text())
@@ -121,8 +122,8 @@ class Hardware:
     price: Price | None = key(Table(Price))
 
 
-@frozen
-class ModelTable:
+@frozen(eq=False, repr=False)
+class ModelTable(Value):
     """``[model]``: a name from the catalogue, or the path of a published config."""
 
     id: str | None = key(Text())
@@ -132,8 +133,8 @@ class ModelTable:
     override: Mapping[str, Any] | None = key(Anything())
 
 
-@frozen
-class ArgsFrom:
+@frozen(eq=False, repr=False)
+class ArgsFrom(Value):
     """``engine.args_from``: the file and the part of it that holds the real launch arguments."""
 
     file: str = key(Text(), required=True)
@@ -142,8 +143,8 @@ class ArgsFrom:
     path: str | None = key(Text())
 
 
-@frozen
-class EngineTable:
+@frozen(eq=False, repr=False)
+class EngineTable(Value):
     """``[engine]``: the serving engine and how it is launched."""
 
     name: str | None = key(Text())
@@ -155,16 +156,16 @@ class EngineTable:
     attention_backend: str | None = key(Text())
 
 
-@frozen
-class Trace:
+@frozen(eq=False, repr=False)
+class Trace(Value):
     """``workload.trace``: a trace file and its format."""
 
     file: str = key(Text(), required=True)
     format: str | None = key(Text())
 
 
-@frozen
-class PrefixHit:
+@frozen(eq=False, repr=False)
+class PrefixHit(Value):
     """``workload.prefix_hit``: the share of prompt tokens found in the prefix cache, and how it is known."""
 
     value: float = key(_fraction, required=True)
@@ -172,8 +173,8 @@ class PrefixHit:
     source: str | None = key(Text())
 
 
-@frozen
-class Workload:
+@frozen(eq=False, repr=False)
+class Workload(Value):
     """``[workload]`` or one ``[[workload.growth]]``: lengths, arrivals, cache hits.
 
     Lengths are a number of tokens or a table of quantiles.
@@ -196,15 +197,15 @@ def _growth() -> Any:
     return key(Tables(Workload), default=())
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class BaseWorkload(Workload):
     """``[workload]``: the base workload with its growth scenarios."""
 
     growth: tuple[Workload, ...] = _growth()
 
 
-@frozen
-class Slo:
+@frozen(eq=False, repr=False)
+class Slo(Value):
     """``[slo]``: objectives in seconds by percentile, and the headroom kept from every limit."""
 
     ttft: Mapping[str, float] | None = key(_latency)
@@ -214,8 +215,8 @@ class Slo:
     headroom: float = key(Quantity(Dimension.FRACTION, 0, 0.95, positive=False), default=0.0)
 
 
-@frozen
-class ClaimAt:
+@frozen(eq=False, repr=False)
+class ClaimAt(Value):
     """``claim.at``: the operating point of a claim."""
 
     concurrency: int | None = key(Integer(1, 1_000_000))
@@ -239,8 +240,8 @@ class ClaimAt:
     ttft_p99: float | None = key(_seconds)
 
 
-@frozen
-class ClaimAssumes:
+@frozen(eq=False, repr=False)
+class ClaimAssumes(Value):
     """``claim.assumes``: what the claim was computed from."""
 
     accelerator: str | None = key(Text())
@@ -270,8 +271,8 @@ CLAIM_METRICS: Mapping[str, Quantity | Number] = {
 """What a claim may be about, and the dimension of its value."""
 
 
-@frozen
-class Claim:
+@frozen(eq=False, repr=False)
+class Claim(Value):
     """One ``[[claim]]``: a figure that somebody states of this deployment, in SI units of its metric."""
 
     metric: str = key(Text(*CLAIM_METRICS), required=True)
@@ -291,8 +292,8 @@ class Claim:
         object.__setattr__(self, "value", value)
 
 
-@frozen
-class Evidence:
+@frozen(eq=False, repr=False)
+class Evidence(Value):
     """One ``[[evidence]]``: a measurement that the deployment rests on."""
 
     kind: str = key(Text("task-eval", "benchmark", "kernel-trace", "expert-load"), required=True)
@@ -303,8 +304,8 @@ class Evidence:
     date: object = key(Anything())
 
 
-@frozen
-class Deployment:
+@frozen(eq=False, repr=False)
+class Deployment(Value):
     """A whole spec. ``policies`` maps the name of a policy table to its config, of the plugin's own class."""
 
     deployment: DeploymentTable = key(Table(DeploymentTable), default=DeploymentTable())

@@ -6,12 +6,12 @@ read: start-up must not pay for models that a deployment does not use.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import tomli
 from attrs import evolve
 
 from servelint.architecture import Architecture, ModelFamily
@@ -87,7 +87,7 @@ def catalogue() -> list[tuple[str, Path]]:
 def aliases(path: Path) -> tuple[str, ...]:
     """Read the other names of one catalogue file; its config is not parsed."""
     head, _, _ = path.read_text("utf-8").partition("\n[")
-    return _texts(tomllib.loads(head), "aliases")
+    return _texts(tomli.loads(head), "aliases")
 
 
 def load(path: Path) -> Architecture:
@@ -96,7 +96,7 @@ def load(path: Path) -> Architecture:
     ``base`` names the model whose config a variant shares but for the fields in its own ``config`` table;
     ``checkpoint`` holds what the weights have and the published config does not say.
     """
-    document = tomllib.loads(path.read_text("utf-8"))
+    document = tomli.loads(path.read_text("utf-8"))
     model_id = str(document["id"])
     architecture = read_config(model_id, _config(document))
     return evolve(
@@ -110,7 +110,7 @@ def load(path: Path) -> Architecture:
 
 def published(path: Path) -> dict[str, int]:
     """Read the totals that a catalogue file quotes beside its config; empty where it quotes none."""
-    totals: dict[str, int] = tomllib.loads(path.read_text("utf-8")).get("published", {})
+    totals: dict[str, int] = tomli.loads(path.read_text("utf-8")).get("published", {})
     return totals
 
 
@@ -118,7 +118,7 @@ def _config(document: Mapping[str, Any]) -> dict[str, object]:
     config: dict[str, object] = {}
     if "base" in document:
         path = DATA / (str(document["base"]).replace("/", "--", 1) + ".toml")
-        config.update(_config(tomllib.loads(path.read_text("utf-8"))))
+        config.update(_config(tomli.loads(path.read_text("utf-8"))))
     config.update(document.get("config", {}))
     config.update(document.get("checkpoint", {}))
     return config

@@ -23,6 +23,7 @@ from servelint.plugin import (
     key,
 )
 from servelint.shapes import score_elements
+from servelint.values import Value
 
 NAME = "attention"
 SCORE_BYTES = 2
@@ -30,8 +31,8 @@ SCORE_PASSES = 4
 """Without tiling the scores are written, read by the softmax, written as probabilities and read again."""
 
 
-@frozen
-class AttentionConfig:
+@frozen(eq=False, repr=False)
+class AttentionConfig(Value):
     """``flash`` tiles the scores on chip; ``naive`` writes the whole score matrix to HBM."""
 
     kernel: str | None = key(Text("flash", "naive"))

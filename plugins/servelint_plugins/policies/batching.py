@@ -23,12 +23,13 @@ from servelint.plugin import (
     Text,
     key,
 )
+from servelint.values import Value
 
 NAME = "batching"
 
 
-@frozen
-class Batching:
+@frozen(eq=False, repr=False)
+class Batching(Value):
     """Limits of one replica's scheduler: sequences at once, new tokens a step, chunking of prompts."""
 
     max_sequences: int | None = key(Integer(1, 1_000_000))

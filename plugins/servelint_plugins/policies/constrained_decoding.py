@@ -32,6 +32,7 @@ from servelint.plugin import (
     Text,
     key,
 )
+from servelint.values import Value
 
 NAME = "constrained_decoding"
 
@@ -39,8 +40,8 @@ _fraction = Quantity(Dimension.FRACTION, 0, 1, positive=False)
 _seconds = Quantity(Dimension.SECONDS, 0, 3600, positive=False)
 
 
-@frozen
-class ConstrainedDecoding:
+@frozen(eq=False, repr=False)
+class ConstrainedDecoding(Value):
     """``share`` of requests are constrained; ``compile`` seconds a new schema, ``mask`` seconds a token;
     ``jump_forward`` is the share of output tokens that the grammar fixes and no step computes."""
 

@@ -23,12 +23,13 @@ from servelint.plugin import (
     Text,
     key,
 )
+from servelint.values import Value
 
 NAME = "disaggregation"
 
 
-@frozen
-class PoolTable:
+@frozen(eq=False, repr=False)
+class PoolTable(Value):
     """One pool: devices and parallelism of a replica of it, and how many replicas."""
 
     accelerator: str | None = key(Text())
@@ -38,8 +39,8 @@ class PoolTable:
     replicas: int | None = key(Integer(1, 1_000_000))
 
 
-@frozen
-class Transfer:
+@frozen(eq=False, repr=False)
+class Transfer(Value):
     """How KV travels: one-direction bandwidth, fixed setup, and whether layers stream while prefill runs."""
 
     bandwidth: float | None = key(Quantity(Dimension.BYTES_PER_SECOND, 0, 1e15))
@@ -47,8 +48,8 @@ class Transfer:
     layerwise: bool | None = key(Boolean())
 
 
-@frozen
-class DisaggregationConfig:
+@frozen(eq=False, repr=False)
+class DisaggregationConfig(Value):
     """Both pools are needed; a key that a pool leaves out is the deployment's own."""
 
     prefill: PoolTable | None = key(Table(PoolTable))

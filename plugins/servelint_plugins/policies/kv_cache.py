@@ -21,12 +21,13 @@ from servelint.plugin import (
     Text,
     key,
 )
+from servelint.values import Value
 
 NAME = "kv_cache"
 
 
-@frozen
-class KvCache:
+@frozen(eq=False, repr=False)
+class KvCache(Value):
     """``memory_utilization`` is the share of visible memory that the engine may use; ``memory_bytes`` the
     size of the cache itself, which replaces what that leaves."""
 

@@ -18,12 +18,13 @@ from servelint.plugin import (
     StepGraph,
     key,
 )
+from servelint.values import Value
 
 NAME = "moe"
 
 
-@frozen
-class Moe:
+@frozen(eq=False, repr=False)
+class Moe(Value):
     """``skew`` is the busiest expert rank's load over the mean (1: even); ``redundant_experts`` are extra
     copies a layer; ``load_metrics`` says that expert load is recorded."""
 

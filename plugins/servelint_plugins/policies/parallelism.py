@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from attrs import evolve, frozen
 
+from servelint.memory import Weights
 from servelint.plugin import (
     ONCE,
     OUTPUTS,
@@ -30,7 +31,6 @@ from servelint.plugin import (
     LatentAttention,
     Launch,
     Lineage,
-    LinearState,
     Many,
     Matmul,
     MemoryLedger,
@@ -38,9 +38,11 @@ from servelint.plugin import (
     Policy,
     Scheduler,
     Source,
+    StateIO,
     StepGraph,
     key,
 )
+from servelint.values import Value
 
 NAME = "parallelism"
 ACTIVATION_BYTES = 2
@@ -50,8 +52,8 @@ PARTIAL_BYTES = 4
 _degree = Integer(1, 4096)
 
 
-@frozen
-class Parallelism:
+@frozen(eq=False, repr=False)
+class Parallelism(Value):
     """Degrees of parallelism of one replica; ``pipeline_layers`` is the layers of each stage."""
 
     tensor: int | None = key(_degree)
@@ -205,7 +207,7 @@ def graph(config: Parallelism, graph: StepGraph, context: Context) -> StepGraph:
     split = _Split(config, context)
     if config.t * config.d * config.c > 1 or split.expert > 1:
         graph = graph.mapped(lambda op, demand: _divided(op, demand, split))
-        graph = _with_collectives(graph, split)
+        graph = evolve(_with_collectives(graph, split), ranks=config.ranks)
     if config.p > 1:
         graph = _staged(graph, config, context)
     return graph
@@ -224,8 +226,9 @@ def _divided(op: Op, demand: Demand, split: _Split) -> Demand:
         reason = f"sequences of the fullest of {ranks} ranks"
         lineage = demand.lineage.rewritten(NAME, reason)
         demand = evolve(demand, feature=demand.feature.on_fullest_rank(ranks), lineage=lineage)
-    attends = isinstance(demand, CacheIO) or (isinstance(demand, Matmul) and demand.tensor is None)
-    if config.c > 1 and attends and block is not None and not isinstance(block.mixer, LinearState):
+    # State is of whole sequences only in linear attention; elsewhere it is an index or scores, by token.
+    attends = isinstance(demand, CacheIO | StateIO) or (isinstance(demand, Matmul) and demand.tensor is None)
+    if config.c > 1 and attends and block is not None and isinstance(block.mixer, Attention | LatentAttention):
         demand = demand.scaled(1 / config.c, NAME, "tokens shared by context", context.input(NAME, "context"))
     return demand
 
@@ -396,18 +399,18 @@ def memory(config: Parallelism, ledger: MemoryLedger, context: Context) -> Memor
     counts = _stage_counts(config, context)
     layers = {block.name: counts(block.layers) for block in context.architecture.blocks}
     first, last = (1,) + (0,) * (config.p - 1), (0,) * (config.p - 1) + (1,)
-    tied = context.architecture.lm_head_tied
+    architecture = context.architecture
 
-    def placed(name: str, block: str) -> tuple[int, ...]:
-        if block:
-            return layers[block]
-        if name == context.architecture.embedding.name:
+    def placed(weights: Weights) -> tuple[int, ...]:
+        if weights.block:
+            return layers[weights.block]
+        if weights.tensor is architecture.embedding and architecture.lm_head_tied:
             # A tied table is held by the first and the last stage.
-            return tuple(map(max, first, last)) if tied else first
-        return last
+            return tuple(map(max, first, last))
+        return first if weights.tensor.role in ("embedding", "vision") else last
 
     staged = ledger.mapped(
-        weights=lambda w: evolve(w, repeats=placed(w.name, w.block)),
+        weights=lambda w: evolve(w, repeats=placed(w)),
         caches=lambda c: evolve(c, repeats=layers[c.block]),
         states=lambda s: evolve(s, repeats=layers[s.block]),
     )

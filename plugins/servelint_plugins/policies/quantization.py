@@ -28,6 +28,7 @@ from servelint.plugin import (
     WeightRead,
     key,
 )
+from servelint.values import Value
 
 NAME = "quantization"
 SIXTEEN_BIT = ("bf16", "fp16")
@@ -36,8 +37,8 @@ ROLES = (
 )  # fmt: skip
 
 
-@frozen
-class QuantizationConfig:
+@frozen(eq=False, repr=False)
+class QuantizationConfig(Value):
     """Format names; ``covers`` are the tensor roles stored in the weight format."""
 
     weights: str | None = key(Text())
@@ -52,6 +53,10 @@ def weight_format(config: QuantizationConfig, context: Context) -> Format | None
     if config.weights is None:
         return None
     declared = context.format(config.weights)
+    own = context.formats.quantized or context.formats.stored
+    if declared is own and not config.covers and config.group_size in (None, own.group):
+        # Naming the stored format again changes nothing, not even what it covers.
+        return None
     if config.group_size and declared.group and config.group_size != declared.group:
         ratio = declared.group / config.group_size
         declared = evolve(declared, group=config.group_size, metadata_bits=declared.metadata_bits * ratio)

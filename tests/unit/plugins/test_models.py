@@ -199,7 +199,8 @@ def test_shapes(row: dict[str, Any]) -> None:
     assert architecture.hidden_size == row["hidden_size"]
     assert architecture.num_layers == row["num_hidden_layers"]
     assert architecture.vocab_size == row["vocab_size"]
-    assert architecture.max_position == row["max_position_embeddings"]
+    config = json.loads((FACTS / row["config_file"]).read_text())
+    assert architecture.max_position == config.get("model_max_length", row["max_position_embeddings"])
     routed = {(b.experts.count, b.experts.top_k) for b in architecture.blocks if b.experts}
     assert routed == ({(row["num_experts"], row["experts_per_token"])} if row["num_experts"] else set())
 
@@ -209,7 +210,7 @@ def test_catalogue_holds_the_same_model(row: dict[str, Any]) -> None:
     shipped = models.load(CATALOGUE[row["id"]])
     reference = read(row)
     assert shipped.blocks == reference.blocks
-    assert set(row["aliases"]) <= set(shipped.aliases)
+    assert set(row["aliases"]) <= {*shipped.aliases, *CATALOGUE}
     assert set(models.aliases(CATALOGUE[row["id"]])) == set(shipped.aliases)
     native = row["native_weight_dtype"]
     assert shipped.stored == ("fp16" if native.startswith("fp16") else "bf16")
@@ -283,6 +284,65 @@ def test_every_family_is_checked() -> None:
     checked |= {models.load(path).model_type for path in CATALOGUE.values()}
     known = {model_type for family in models.families() for model_type in family.model_types}
     assert known - checked == {"gemma4_text", "minimax_text_01"}  # Other names of ones that are.
+
+
+def axes(model_id: str, block: str) -> dict[str, str]:
+    blocks = {b.name: b for b in models.load(CATALOGUE[model_id]).blocks}
+    return {t.name: t.axis for t in blocks[block].tensors}
+
+
+def test_axes_that_tensor_parallelism_splits() -> None:
+    assert axes("meta-llama/Llama-3.1-8B", "full_attention") == {
+        "q_proj": "heads",
+        "kv_proj": "kv_heads",
+        "o_proj": "heads",
+        "input_norm": "replicated",
+    }
+    assert axes("meta-llama/Llama-3.1-8B", "mlp")["gate_up_proj"] == "width"
+    latent = axes("deepseek-ai/DeepSeek-V3.2", "latent_attention")
+    replicated = {name for name, axis in latent.items() if axis == "replicated"}
+    assert replicated == {
+        "q_a_proj",
+        "q_a_norm",
+        "kv_a_proj",
+        "kv_a_norm",
+        "input_norm",
+        "indexer_q_proj",
+        "indexer_k_proj",
+        "indexer_k_norm",
+        "indexer_weights_proj",
+    }
+    moe = axes("deepseek-ai/DeepSeek-V3", "moe")
+    assert moe["router"] == "replicated"
+    assert moe["experts_gate_up"] == moe["experts_down"] == "experts"
+    assert moe["shared_gate_up"] == moe["shared_down"] == "width"
+
+
+def test_an_output_bias_is_added_once() -> None:
+    """Every rank would add its own copy to the sum otherwise."""
+    attention = axes("openai/gpt-oss-120b", "full_attention")
+    assert attention["q_bias"] == "heads"
+    assert attention["kv_bias"] == "kv_heads"
+    assert attention["o_bias"] == "replicated"
+
+
+def test_variants_differ_from_their_base_only_where_they_say() -> None:
+    base = models.load(CATALOGUE["meta-llama/Llama-3.1-70B"])
+    awq = models.load(CATALOGUE["hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4"])
+    assert awq.blocks == base.blocks
+    assert (base.stored, awq.stored) == ("bf16", "fp16")
+    assert base.quantization is None
+    assert awq.quantization is not None
+    instruct = models.load(CATALOGUE["Qwen/Qwen2.5-7B-Instruct"])
+    assert instruct.max_position == 32768
+    assert models.load(CATALOGUE["Qwen/Qwen2.5-7B"]).max_position == 131072
+
+
+def test_shared_index_layers_keep_no_keys() -> None:
+    architecture = models.load(CATALOGUE["zai-org/GLM-5.2"])
+    counts = {b.name: b.count for b in architecture.blocks if isinstance(b.mixer, LatentAttention)}
+    assert sum(counts.values()) == 78
+    assert architecture.indexer_bytes_per_token() == 132 * counts["latent_attention"]
 
 
 def test_no_name_stands_for_two_models() -> None:

@@ -9,6 +9,7 @@ from servelint_plugins.models.builders import (
     assemble,
     attention_blocks,
     grouped_attention,
+    max_position,
     mlp,
     norm,
     projection_norms,
@@ -42,4 +43,6 @@ def read(model_id: str, c: Fields) -> Architecture:
         *attention_blocks(layers, mixers, dict.fromkeys(mixers, tensors)),
         Block("mlp", tuple(range(shape.layers)), mlp(shape.hidden, width(c, "intermediate_size"))),
     )
-    return assemble(model_id, c, shape, blocks, tied_default=True, parallel_blocks=True)
+    # Cohere states the rotary table's first size as max_position_embeddings, the context as model_max_length.
+    longest = c.integer("model_max_length", high=MAX_POSITIONS, default=max_position(c))
+    return assemble(model_id, c, shape, blocks, tied_default=True, longest=longest, parallel_blocks=True)

@@ -1,0 +1,3 @@
+"""A plugin written for a later contract."""
+
+servelint_api = "7"

@@ -1,0 +1,76 @@
+"""Length models and trace formats."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servelint.distribution import Lengths
+from servelint_plugins.workloads.lengths import lognormal_knots, quantile_knots
+from servelint_plugins.workloads.traces import read_azure, read_mooncake
+
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+"""
+
+
+def test_azure_rows() -> None:
+    rows = list(read_azure(AZURE.splitlines()))
+    assert [(r.prompt_tokens, r.output_tokens) for r in rows] == [(374, 44), (396, 109)]
+    assert rows[0].arrival_s == 0
+    assert rows[1].arrival_s == pytest.approx(4.314579)
+
+
+def test_mooncake_rows() -> None:
+    lines = ['{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}', ""]
+    (row,) = read_mooncake(lines)
+    assert (row.arrival_s, row.prompt_tokens, row.output_tokens) == (27.482, 6955, 52)
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "words"),
+    [
+        (read_azure, "A,B\n1,2\n", "line 1: the column TIMESTAMP is missing"),
+        (read_azure, AZURE + "x,1,2\n", "line 4: the timestamp is 'x'"),
+        (read_azure, AZURE + "2023-11-16 18:15:46,1.5,2\n", "line 4: ContextTokens is '1.5'"),
+        (read_azure, AZURE + "2023-11-16 18:15:46,1\n", "line 4: 2 columns, expected 3"),
+        (read_azure, AZURE + "2023-11-16 18:15:46,-1,2\n", "line 4: ContextTokens is -1"),
+        (read_mooncake, "[1]", "line 1: it is not a JSON object"),
+        (read_mooncake, "{", "line 1: it is not a JSON object"),
+        (read_mooncake, '{"timestamp": 1, "input_length": 2}', "line 1: the field output_length is missing"),
+        (read_mooncake, '{"timestamp": NaN, "input_length": 2, "output_length": 1}', "line 1: the timestamp is 'nan'"),
+        (read_mooncake, "[" * 100_000, "line 1: it is not a JSON object"),
+    ],
+)
+def test_bad_rows_are_named(reader, text: str, words: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=words.replace("(", r"\(")):
+        list(reader(text.splitlines()))
+
+
+@given(st.text(max_size=300))
+def test_any_text_gives_rows_or_a_value_error(text: str) -> None:
+    for reader in (read_azure, read_mooncake):
+        with contextlib.suppress(ValueError):
+            list(reader(text.splitlines()))
+
+
+def test_a_lognormal_has_its_mean() -> None:
+    lengths = Lengths(lognormal_knots({"mean": 1000, "std": 800}))
+    # The knots cut the tail beyond three deviations.
+    assert lengths.mean == pytest.approx(1000, rel=0.03)
+    sigma = math.sqrt(math.log(1 + 0.8**2))
+    assert lengths.quantile(0.5) == pytest.approx(1000 / math.exp(sigma**2 / 2), rel=0.01)
+
+
+def test_a_quantile_table_goes_on_downwards_and_not_upwards() -> None:
+    lengths = Lengths(quantile_knots({"p50": 900, "p99": 7000}))
+    assert lengths.quantile(0.5) == pytest.approx(900)
+    assert lengths.quantile(1.0) == 7000
+    assert lengths.quantile(0.0) == pytest.approx(900 / (7000 / 900) ** (0.5 / 0.49))
+    assert Lengths(quantile_knots({"p50": 10})).is_fixed

@@ -1,0 +1,70 @@
+"""Length distributions against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servelint.distribution import Lengths, percentile_share
+
+
+def test_quantiles_are_hit_and_log_linear_between() -> None:
+    lengths = Lengths([(0.5, 1000), (0.99, 8000)])
+    assert lengths.quantile(0.5) == pytest.approx(1000)
+    assert lengths.quantile(0.99) == pytest.approx(8000)
+    assert lengths.quantile(0.745) == pytest.approx(math.sqrt(1000 * 8000))
+    assert lengths.quantile(0.1) == 1000
+    assert lengths.quantile(1.0) == 8000
+
+
+def test_moments_of_a_log_uniform_length() -> None:
+    # X = e^U with U uniform on [0, ln 100]: E[X] = 99 / ln 100, E[X^2] = 9999 / (2 ln 100).
+    lengths = Lengths([(0, 1), (1, 100)])
+    assert lengths.mean == pytest.approx(99 / math.log(100))
+    assert lengths.second_moment == pytest.approx(9999 / (2 * math.log(100)))
+
+
+def test_fixed_lengths() -> None:
+    fixed = Lengths.fixed(700)
+    assert (fixed.mean, fixed.second_moment, fixed.quantile(0.3)) == (700, 490_000, 700)
+    assert [n.weight for n in fixed.nodes] == [1.0]
+    assert fixed.plus(Lengths.fixed(50)).quantile(0.9) == 750
+
+
+def test_empirical_quantiles() -> None:
+    lengths = Lengths.empirical(list(range(1, 1001)))
+    assert lengths.quantile(0.5) == pytest.approx(500.5, rel=0.01)
+    assert lengths.quantile(1.0) == 1000
+    assert lengths.mean == pytest.approx(500.5, rel=0.01)
+    assert Lengths.empirical([7]).mean == 7
+    with pytest.raises(ValueError, match="at least one"):
+        Lengths.empirical([])
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=30))
+def test_quantiles_never_fall_and_the_mean_lies_within(values: list[float]) -> None:
+    lengths = Lengths.empirical(values)
+    quantiles = [lengths.quantile(p / 50) for p in range(51)]
+    assert quantiles == sorted(quantiles)
+    assert min(values) * (1 - 1e-9) <= lengths.mean <= max(values) * (1 + 1e-9)
+    assert sum(n.weight for n in lengths.nodes) == pytest.approx(1)
+
+
+@given(st.floats(1, 1e5), st.floats(1, 10), st.floats(1, 1e4), st.floats(1, 10))
+def test_a_sum_lies_between_its_parts(a: float, spread: float, b: float, other: float) -> None:
+    one, two = Lengths([(0.5, a), (0.99, a * spread)]), Lengths([(0.5, b), (0.99, b * other)])
+    total = one.plus(two)
+    for p in (0.1, 0.5, 0.9, 0.99):
+        assert total.quantile(p) <= one.quantile(1) + two.quantile(1) + 1e-6
+        assert total.quantile(p) >= one.quantile(0) + two.quantile(0) - 1e-6
+    assert total.quantile(1.0) == pytest.approx(one.quantile(1) + two.quantile(1))
+
+
+def test_percentile_names() -> None:
+    assert [percentile_share(n) for n in ("p1", "p50", "p99", "p999")] == [0.01, 0.5, 0.99, 0.999]
+    for bad in ("mean", "p", "max", "99"):
+        with pytest.raises(ValueError, match="no percentile"):
+            percentile_share(bad)

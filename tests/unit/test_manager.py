@@ -1,0 +1,220 @@
+"""The plugin contract: loading, blame, isolation, names, order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from servelint.descriptors import Entry, Policy
+from servelint.errors import CatalogueError, CompositionError, PluginError
+from servelint.formats import Format
+from servelint.hookspecs import API_VERSION, HOOKS, hookimpl
+from servelint.manager import Plugins
+from servelint.rule import Rule
+
+THIRD_PARTY = Path(__file__).parent.parent / "data" / "thirdparty"
+
+
+def plugin(**hooks: Any) -> SimpleNamespace:
+    # Builtins take no attributes, so each hook is a function of its own.
+    marked = {name: hookimpl(lambda f=function: f()) for name, function in hooks.items()}
+    return SimpleNamespace(servelint_api=API_VERSION, **marked)
+
+
+def load(**modules: object) -> Plugins:
+    return Plugins(modules=modules, discover=False)
+
+
+class Alpha(Rule):
+    """First."""
+
+    code, name = "TST001", "first"
+
+    def check(self, review: object) -> Iterator[Any]:
+        yield from ()
+
+
+class Twin(Alpha):
+    """The same code again."""
+
+    name = "second"
+
+
+class Nameless(Alpha):
+    """A bad code."""
+
+    code, name = "tst1", "nameless"
+
+
+@frozen
+class Nothing:
+    pass
+
+
+def test_builtins_come_through_entry_points_without_a_fault(plugins: Plugins) -> None:
+    assert {"hardware", "models", "policies", "rules", "engines", "workloads", "reports"} <= set(plugins.providers)
+    assert plugins.providers["hardware"].distribution == "servelint"
+    assert plugins.faults == []
+
+
+def test_a_raising_hook_is_blamed_and_the_others_go_on() -> None:
+    def bad() -> Iterator[Format]:
+        yield Format("a", 8)
+        raise ValueError("no more formats")
+
+    loaded = load(bad=plugin(servelint_formats=bad), good=plugin(servelint_formats=lambda: [Format("b", 4)]))
+    assert set(loaded.formats) == {"b"}
+    (fault,) = loaded.faults
+    assert fault.provider.plugin == "bad"
+    assert "servelint_formats failed: ValueError: no more formats" in fault.message
+
+
+def test_a_wrong_thing_is_blamed_and_the_right_ones_are_kept() -> None:
+    loaded = load(odd=plugin(servelint_formats=lambda: [Format("b", 4), 7]))
+    assert set(loaded.formats) == {"b"}
+    assert "yielded int, expected Format" in str(loaded.faults[0])
+
+
+def test_a_plugin_may_even_exit() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    loaded = load(rude=plugin(servelint_formats=leave))
+    assert loaded.formats == {}
+    assert "SystemExit" in str(loaded.faults[0])
+
+
+def test_a_taken_name_names_both() -> None:
+    loaded = load(
+        one=plugin(servelint_formats=lambda: [Format("a", 8)]),
+        two=plugin(servelint_formats=lambda: [Format("A", 4)]),
+    )
+    assert loaded.formats["a"].bits == 8
+    assert loaded.faults[0].provider.plugin == "two"
+    assert "already provided by plugin 'one'" in loaded.faults[0].message
+
+
+def test_another_contract_version_is_refused_by_name() -> None:
+    loaded = load(later=SimpleNamespace(servelint_api="2"), silent=SimpleNamespace())
+    messages = {f.provider.plugin: f.message for f in loaded.faults}
+    assert messages["later"] == "needs plugin API 2; this servelint offers API 1"
+    assert "states no servelint_api" in messages["silent"]
+
+
+def test_an_unknown_hook_is_refused_with_a_suggestion() -> None:
+    loaded = load(typo=plugin(servelint_rule=list), fine=plugin(servelint_formats=lambda: [Format("b", 4)]))
+    assert "did you mean 'servelint_rules'" in loaded.faults[0].message
+    assert set(loaded.formats) == {"b"}
+
+
+def test_rules_are_validated() -> None:
+    loaded = load(r=plugin(servelint_rules=lambda: [Alpha, Nameless, Twin, int]))
+    assert loaded.rules == (Alpha,)
+    text = "\n".join(map(str, loaded.faults))
+    assert "rule Nameless has the code 'tst1'" in text
+    assert "rule 'TST001' is already provided" in text
+    assert "rule int is not a Rule" in text
+
+
+def test_nothing_loaded_is_no_clean_lint() -> None:
+    with pytest.raises(PluginError, match="no rules are loaded"):
+        load().require_something()
+    with pytest.raises(PluginError, match="no accelerators are loaded"):
+        load(r=plugin(servelint_rules=lambda: [Alpha])).require_something()
+
+
+def test_policies_are_ordered_by_after_and_before() -> None:
+    made = [Policy("c", Nothing, after=("b",)), Policy("a", Nothing, before=("b",)), Policy("b", Nothing)]
+    assert [p.name for p in load(p=plugin(servelint_policies=lambda: made)).policies] == ["a", "b", "c"]
+
+
+def test_a_cycle_of_policies_names_them_and_their_plugins() -> None:
+    one = plugin(servelint_policies=lambda: [Policy("a", Nothing, after=("b",))])
+    two = plugin(servelint_policies=lambda: [Policy("b", Nothing, after=("a",))])
+    with pytest.raises(CompositionError, match=r"cycle.*'one'") as caught:
+        _ = load(one=one, two=two).policies
+    assert "'two'" in str(caught.value)
+
+
+def test_a_missing_requirement_is_named() -> None:
+    needy = plugin(servelint_policies=lambda: [Policy("a", Nothing, requires=("paging",))])
+    with pytest.raises(CompositionError, match="requires the policy 'paging'"):
+        _ = load(p=needy).policies
+
+
+def test_entries_load_once_and_only_when_asked_for() -> None:
+    opened: list[str] = []
+
+    def entry(name: str) -> Entry[Any]:
+        return Entry(name, lambda: opened.append(name) or SimpleNamespace(id=name), lambda: (f"{name} alias",))
+
+    loaded = load(h=plugin(servelint_accelerators=lambda: [entry("x/one"), entry("x/two")]))
+    assert loaded.accelerators.ids() == ("x/one", "x/two")
+    assert opened == []
+    assert loaded.accelerators.get("X/One") is loaded.accelerators.get("x one alias".replace("x ", "x/"))
+    assert opened == ["x/one"]
+    with pytest.raises(CatalogueError, match="did you mean 'x/two'"):
+        loaded.accelerators.get("x/twoo")
+
+
+def run_with(*folders: str, spec: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(THIRD_PARTY / f) for f in folders)
+    return subprocess.run(
+        [sys.executable, "-m", "servelint", "check", "-", *arguments],
+        input=spec,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+SPEC = """\
+servelint = 1
+[hardware]
+accelerator = "zephyr"
+replicas = 1
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[policy.acme_throttle]
+share = "10 %"
+[policy.quantization]
+kv_cache = "acme6"
+"""
+
+
+def test_an_installed_third_party_provides_hardware_policy_format_and_rule() -> None:
+    done = run_with("acme", spec=SPEC, arguments=("--concise",))
+    assert "ACME001 single-replica" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
+
+
+def test_broken_plugins_are_named_and_the_check_goes_on_with_status_2() -> None:
+    done = run_with("acme", "broken", "future", spec=SPEC, arguments=("--concise",))
+    assert done.returncode == 2
+    assert "ACME001" in done.stdout
+    assert "plugin 'broken' of broken-servelint 0.3" in done.stdout
+    assert "the licence server did not answer" in done.stdout
+    assert "plugin 'future' of future-servelint 9.0" in done.stdout
+    assert "needs plugin API 7" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_disabled_plugin_is_not_even_imported() -> None:
+    done = run_with("acme", "broken", spec=SPEC, arguments=("--concise", "--disable-plugin", "broken"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_hook_is_listed() -> None:
+    from servelint import hookspecs
+
+    defined = {n for n, f in vars(hookspecs).items() if n.startswith("servelint_") and callable(f)}
+    assert defined == set(HOOKS)

@@ -1,0 +1,191 @@
+"""What a review makes of a spec: defaults, overrides, topology, what does not resolve."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from servelint.composition import DEFAULT_EFFICIENCY
+from servelint.manager import Plugins
+from servelint.review import Review
+from servelint.spec.document import parse
+
+BASE = 'servelint = 1\n[model]\nid = "meta-llama/Llama-3.1-8B"\n'
+H100 = '[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
+
+
+def review(text: str, plugins: Plugins, root: Path = Path()) -> Review:
+    document = parse(str(root / "spec.toml"), text, plugins.policies)
+    assert document.problems == []
+    return Review(document, plugins, root)
+
+
+def test_what_is_left_out_is_assumed_and_said(plugins: Plugins) -> None:
+    found = review(BASE + H100, plugins)
+    assert found.composition is not None
+    assumed = {".".join(map(str, a.path)): a.value for a in found.assumptions}
+    assert assumed["engine.name"] == "generic"
+    assert assumed["policy.kv_cache.memory_utilization"] == 0.9
+    assert all(a.reason and a.source.kind for a in found.assumptions)
+    assert found.devices == 1
+
+
+def test_an_engine_fills_its_own_defaults(plugins: Plugins) -> None:
+    for version, utilization in (("0.11", 0.9), ("0.21.0", 0.92), ("v0.20.1", 0.9)):
+        found = review(BASE + H100 + f'[engine]\nname = "vllm"\nversion = "{version}"\n', plugins)
+        assert found.policy("kv_cache").memory_utilization == utilization
+        assert found.policy("batching").max_sequences == 1024
+    small = review(BASE + '[hardware]\naccelerator = "nvidia/l4"\n[engine]\nname = "vllm"\n', plugins)
+    assert (small.policy("batching").max_sequences, small.policy("batching").max_batched_tokens) == (256, 2048)
+
+
+def test_devices_follow_from_the_parallelism_and_the_other_way_round(plugins: Plugins) -> None:
+    declared = review(BASE + H100 + "[policy.parallelism]\ntensor = 4\npipeline = 2\n", plugins)
+    assert declared.devices == 8
+    spread = review(BASE + H100 + "devices = 4\n", plugins)
+    assert spread.policy("parallelism").tensor == 4
+    half = review(BASE + H100 + "devices = 4\n[policy.parallelism]\npipeline = 2\n", plugins)
+    assert half.policy("parallelism").tensor == 2
+
+
+def test_overrides_replace_the_datasheet(plugins: Plugins) -> None:
+    text = BASE + H100 + '[hardware.override]\nmemory_bandwidth = "3 TB/s"\nmemory = "70 GB"\nsource = "lab"\n'
+    found = review(text, plugins)
+    assert found.setup is not None
+    accelerator = found.setup.topology.accelerator
+    assert accelerator.memory_bandwidth_bytes_per_s == 3e12
+    assert accelerator.usable_memory == (70_000_000_000, "runtime-visible total")
+    assert found.accelerator is not None
+    assert found.accelerator.memory_bandwidth_bytes_per_s == 3.35e12
+
+
+def test_declared_efficiency_wins(plugins: Plugins) -> None:
+    found = review(BASE + H100 + '[hardware.efficiency]\nmemory = 0.5\nsource = "lab"\n', plugins)
+    assert found.setup is not None
+    assert found.setup.topology.efficiency.memory == 0.5
+    assert found.assumption("hardware", "efficiency", "memory") is None
+    assert found.assumption("hardware", "efficiency", "compute") is not None
+    assert set(DEFAULT_EFFICIENCY) == {"memory", "compute", "link"}
+
+
+def test_topology_tiers(plugins: Plugins) -> None:
+    text = BASE + '[hardware]\naccelerator = "nvidia/l40s"\ndevices = 4\npeer_to_peer = false\n'
+    found = review(text, plugins)
+    assert found.setup is not None
+    (hop,) = found.setup.topology.hops(4)
+    # PCIe 4.0 x16, staged through the host: half of 31.5 GB/s.
+    assert hop.tier == "pcie"
+    assert hop.bytes_per_s == pytest.approx(16e9 * 16 * 128 / 130 / 8 / 2)
+    two = review(
+        BASE + H100 + 'devices = 16\ndevices_per_node = 8\nnetwork = { bandwidth = "3.2 Tbit/s", per = "node" }\n',
+        plugins,
+    )
+    assert two.setup is not None
+    near, far = two.setup.topology.hops(16)
+    assert (near.tier, near.fanout, near.bytes_per_s) == ("scale_up", 8, 450e9)
+    assert (far.tier, far.fanout, far.inner, far.bytes_per_s) == ("network", 2, 8, 50e9)
+
+
+def test_every_unknown_name_is_collected(plugins: Plugins) -> None:
+    text = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm-80gbb"
+[model]
+id = "meta-llama/Llama-3.1-9B"
+[engine]
+name = "vlllm"
+[policy.quantization]
+weights = "fp9"
+[policy.speculation]
+method = "draft"
+tokens = 3
+draft_model = "nobody/nothing"
+[policy.disaggregation]
+prefill = { accelerator = "nvidia/x1", devices = 1 }
+decode = { devices = 1 }
+"""
+    found = review(text, plugins)
+    assert found.setup is None
+    assert found.composition is None
+    assert {".".join(map(str, u.path)) for u in found.unresolved} == {
+        "hardware.accelerator",
+        "model.id",
+        "engine.name",
+        "policy.quantization.weights",
+        "policy.speculation.draft_model",
+        "policy.disaggregation.prefill.accelerator",
+    }
+
+
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_a_published_config_is_read_from_the_project(plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    found = review('servelint = 1\n[model]\nconfig = "config.json"\n' + H100, plugins, tmp_path)
+    assert found.architecture is not None
+    # Llama-3.2-1B, as published.
+    assert found.architecture.params_total == 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot be used"),
+        ("[]", "it is not a JSON object"),
+        ("{}", 'it has no "model_type"'),
+        ('{"model_type": "lama"}', "did you mean 'llama'"),
+        (json.dumps({**CONFIG, "hidden_size": "wide"}), "hidden_size"),
+        (json.dumps({**CONFIG, "num_hidden_layers": 10**9}), "num_hidden_layers"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_bad_config_is_an_unresolved_name(content: str, words: str, plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    found = review('servelint = 1\n[model]\nconfig = "config.json"\n' + H100, plugins, tmp_path)
+    assert found.architecture is None
+    (unresolved,) = found.unresolved
+    assert unresolved.path == ("model", "config")
+    assert words in unresolved.message
+
+
+def test_a_config_outside_the_project_is_not_read(plugins: Plugins, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    inside = tmp_path / "project"
+    inside.mkdir()
+    found = review('servelint = 1\n[model]\nconfig = "../config.json"\n' + H100, plugins, inside)
+    assert found.architecture is None
+    assert "outside the project root" in found.unresolved[0].message
+
+
+def test_headroom_is_applied_once(plugins: Plugins) -> None:
+    text = BASE + H100 + '[slo]\nitl = { p99 = "50 ms" }\nheadroom = 0.2\n'
+    (objective,) = review(text, plugins).objectives
+    assert (objective.declared_s, objective.limit_s) == (0.05, pytest.approx(0.04))
+
+
+def test_a_variant_leaves_the_review_as_it_was(plugins: Plugins) -> None:
+    text = BASE + H100 + '[policy.speculation]\nmethod = "ngram"\ntokens = 3\nacceptance = 0.5\n'
+    found = review(text, plugins)
+    assert found.scheduler is not None
+    assert found.scheduler.verify_tokens == 4
+    without = found.variant(speculation=None)
+    assert without is not None
+    assert without.scheduler.verify_tokens == 1
+    assert found.scheduler.verify_tokens == 4
