@@ -34,7 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader went away; silence the flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("servelint: the reader of the output went away", file=sys.stderr)
         return 2
     except ServelintError as error:
         print(f"servelint: {_safe(str(error))}", file=sys.stderr)
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("servelint: interrupted", file=sys.stderr)
         return 2
     except (Exception, SystemExit) as error:  # no traceback reaches a user; SERVELINT_DEBUG=1 shows it to a developer
-        if os.environ.get("SERVELINT_DEBUG"):
+        if os.environ.get("SERVELINT_DEBUG") and isinstance(error, Exception):
             raise
         name = type(error).__name__
         print(

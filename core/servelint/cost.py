@@ -33,7 +33,7 @@ from servelint.resources import (
     StateIO,
     WeightRead,
 )
-from servelint.shapes import ONCE, Feature, StepShape
+from servelint.shapes import Feature, StepShape
 
 Terms = tuple[tuple[float, int], ...]
 """A linear form: (coefficient, index of a feature) pairs."""
@@ -309,6 +309,13 @@ class Pricer:
     def _slowed(self, seconds: Sequence[Number]) -> list[Number]:
         return [s / eta for s, eta in zip(seconds, self._fractions, strict=True)]
 
+    def by_resource(self, shape: StepShape) -> dict[str, Number]:
+        """Seconds at peak by resource, each on the stage that has most of it; the L2 taken off, as in the bound."""
+        micro, count = self._micro(shape)
+        values = self._values(micro)
+        stages = [self._seconds(stage, values, count, peak=True) for stage in self._stages]
+        return dict(zip(self.resources, map(_largest, zip(*stages, strict=True)), strict=True))
+
     def bound(self, shape: StepShape) -> Number:
         """Seconds that no schedule on this hardware can beat."""
         micro, count = self._micro(shape)
@@ -431,6 +438,18 @@ class Pricer:
                         form.add(c * op.repeats[stage], f)
             stages.append((forms[0].frozen(), forms[1].frozen(), forms[2].frozen()))
         return stages
+
+    def amounts(self, shape: StepShape) -> list[list[Number]]:
+        """Per op and demand, what one instance asks for in a step, over all micro-batches, in the demand's unit.
+
+        FLOPs of a `Matmul`; HBM bytes of reads and writes; message bytes of a `Collective`; seconds of
+        `HostWork`; a number of launches.
+        """
+        micro, count = self._micro(shape)
+        return [
+            [(hbm_bytes_per_unit(d) or d.coefficient) * d.feature.count(micro) * count for d in op.demands]
+            for op in self.graph.ops
+        ]
 
     def breakdown(self, shape: StepShape) -> list[OpCost]:
         """Return every op's share of a step, summed over its instances on all stages."""

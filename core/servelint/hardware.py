@@ -56,8 +56,9 @@ class Link(Value):
 class Efficiency(Value):
     """Sustained fractions of the peak, each in (0, 1], and the latencies that a bound leaves out.
 
-    ``launch_s`` is the cost of one kernel in a captured graph; ``collective_s`` the latency of one
-    collective by tier. ``source`` says what they were measured on.
+    ``launch_s`` is what a kernel of a captured graph takes besides its roofline; ``collective_s`` the time of
+    one small collective by tier, its launch included, over PCIe per device of the group. ``source`` says what
+    they were measured on.
     """
 
     memory: float
@@ -224,7 +225,8 @@ class Topology(Value):
             members = group if size == 0 else max(1, min(group, size // stride))
             fanout = -(-members // inner)
             if fanout > 1:
-                latency = self.efficiency.collective_s[tier]
+                # Peers on a PCIe tree take turns at its root; a switch or a one-shot kernel does not wait for each.
+                latency = self.efficiency.collective_s[tier] * (fanout if tier == "pcie" else 1)
                 hops.append(Hop(tier, fanout, inner, self._bandwidth(tier, fanout, accelerator), latency))
                 inner = members
         return tuple(hops)

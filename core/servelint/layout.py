@@ -40,6 +40,22 @@ from servelint.values import Value
 ACTIVATION_BYTES = 2
 """Activations travel in 16 bit unless a policy says otherwise."""
 
+KERNELS = {
+    "in_proj": 2,
+    "core": 2,
+    "out_proj": 1,
+    "up_proj": 2,
+    "down_proj": 2,
+    "router": 3,
+    "experts": 5,
+    "lm_head": 3,
+}
+LATENT_KERNELS = {"in_proj": 6, "out_proj": 2}
+"""Kernels of an op as engines fuse them, in the order of the op's work: norm and GEMM; rotary embedding with
+cache write and attention; GEMM; norm and GEMM; activation and GEMM; norm, GEMM and top-k; permutation, two
+grouped GEMMs, activation and combination; norm, GEMM and sampling. Latent attention also projects down and
+up, normalizes its latents and absorbs."""
+
 STATE_FLOPS_PER_ELEMENT = 6
 """Decay, outer-product update and read-out of one recurrent state element: about six operations."""
 
@@ -89,7 +105,8 @@ class _Layer:
         self._links += 1
         output = f"hidden.{self._links}"
         count, layers = (1, ()) if block is None else (block.count, block.layers)
-        self.ops.append(Op(name, (side or self.value,), (output,), (*demands, launch()), (count,), layers))
+        launches = launch(_kernels(name, block))
+        self.ops.append(Op(name, (side or self.value,), (output,), (*demands, launches), (count,), layers))
         self.value = output
 
     def gemm(self, tensors: list[Tensor], feature: Feature = TOKENS, *, read: Feature = ONCE) -> list[Demand]:
@@ -135,8 +152,15 @@ class _Layer:
 
 
 def launch(count: float = 1.0) -> Launch:
-    """Return the launches of one op: one kernel, fused as engines do."""
+    """Return the launches of one op: its kernels, fused as engines do."""
     return Launch(count, ONCE, "replicated", Lineage("kernel launches", ()))
+
+
+def _kernels(name: str, block: Block | None) -> float:
+    part = name.rpartition(".")[2]
+    if block is not None and isinstance(block.mixer, LatentAttention) and part in LATENT_KERNELS:
+        return float(LATENT_KERNELS[part])
+    return float(KERNELS.get(part, 1))
 
 
 def _mixer_ops(layer: _Layer, block: Block) -> None:

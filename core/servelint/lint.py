@@ -142,9 +142,7 @@ class Linter:
                 located.append(self._placed(document, finding, place, comments))
         return tuple(sorted(located, key=lambda f: (f.place, f.finding.code)))
 
-    def _placed(
-        self, document: Document, finding: Finding, place: Place, comments: Iterable[Suppression]
-    ) -> Located:
+    def _placed(self, document: Document, finding: Finding, place: Place, comments: Iterable[Suppression]) -> Located:
         related = tuple((document.place(r.path), r.message) for r in finding.related)
         for comment in comments:
             if comment.silences(finding, place):

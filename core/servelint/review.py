@@ -97,7 +97,8 @@ class Review:
             return self._config_architecture(model.config)
         if model.id is None:
             return None
-        return self._resolved(("model", "id"), self.plugins.models, model.id)
+        found = self._resolved(("model", "id"), self.plugins.models, model.id)
+        return None if found is None else self._overridden(found)
 
     def _resolved(self, path: KeyPath, catalogue: Catalogue[T], name: str) -> T | None:
         try:
@@ -105,6 +106,17 @@ class Review:
         except CatalogueError as error:
             self.unresolved.append(Unresolved(path, str(error)))
             return None
+
+    def _overridden(self, architecture: Architecture) -> Architecture:
+        override = self.deployment.model.override
+        if override is None:
+            return architecture
+        return evolve(
+            architecture,
+            max_position=override.max_position or architecture.max_position,
+            stored=override.stored or architecture.stored,
+            quantization=None if override.stored else architecture.quantization,
+        )
 
     def _config_architecture(self, name: str) -> Architecture | None:
         import json
@@ -121,7 +133,7 @@ class Review:
             if not isinstance(model_type, str):
                 raise ValueError('it has no "model_type"')
             family = self.plugins.model_family(model_type)
-            return family.read(self.deployment.model.id or name, config)
+            return self._overridden(family.read(self.deployment.model.id or name, config))
         except (ValueError, CatalogueError, RecursionError) as error:
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             self.unresolved.append(Unresolved(path, f"the model config {name!r} cannot be used: {reason}"))
@@ -138,6 +150,15 @@ class Review:
             self.unresolved.append(Unresolved(("engine", "name"), message))
             return None
         return found or Engine(DEFAULT_ENGINE, lambda v, c: {}, lambda v, c: {})
+
+    @property
+    def engine_version(self) -> str | None:
+        """The declared version, else the one that the image's tag begins with, else None."""
+        engine = self.deployment.engine
+        if engine.version is not None or engine.image is None:
+            return engine.version
+        tag = engine.image.partition("@")[0].rpartition("/")[2].partition(":")[2].removeprefix("v")
+        return tag if tag[:1].isdigit() else None
 
     @cached_property
     def devices(self) -> int:
@@ -188,7 +209,8 @@ class Review:
         try:
             formats = resolve_formats(self.plugins, architecture)
         except CatalogueError as error:
-            self.unresolved.append(Unresolved(("model",), str(error)))
+            path = ("model", "override", "stored") if self.declared("model", "override", "stored") else ("model",)
+            self.unresolved.append(Unresolved(path, str(error)))
             return None
         return Setup(
             self.plugins,
@@ -197,7 +219,7 @@ class Review:
             topology,
             formats,
             engine,
-            self.deployment.engine.version,
+            self.engine_version,
         )
 
     @cached_property

@@ -2,24 +2,29 @@
 
 A *point* is a decode batch in steady state with its share of prefill. Everything follows from the batch B: a
 step yields B x tokens, so m = B x yield / E[output] requests enter and leave a step, and m x E[prompt] prompt
-tokens are prefilled in it on average. The conventions are written out in docs/conventions.md.
+tokens are prefilled in it on average. Steps are of three kinds: plain, with a full chunk of a prompt, with the
+last pieces of prompts. The conventions are written out in docs/conventions.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 from servelint.architecture import Attention, LatentAttention
 from servelint.composition import Composition
 from servelint.cost import Pricer
-from servelint.distribution import Lengths, Node, percentile_share
+from servelint.distribution import STRATA, Lengths, percentile_share
 from servelint.scheduler import Disaggregation, Scheduler
 from servelint.shapes import StepShape, prefill
 
 Figure = Literal["bound", "sustained_bound", "estimate"]
+
+LEAST_BATCH = 1 / 1024
+"""Share of the time that a sequence decodes below which a replica counts as idle."""
 
 
 class Mix(NamedTuple):
@@ -36,6 +41,10 @@ class Mix(NamedTuple):
     def new_prompt(self) -> float:
         """Mean prompt tokens that have to be computed."""
         return self.prompt.mean * (1 - self.prefix_hit)
+
+    def computed(self, prompt: float) -> float:
+        """Tokens that have to be computed of a prompt of that many; at least one, which yields the first token."""
+        return max(prompt * (1 - self.prefix_hit), 1.0)
 
     @property
     def mean_context(self) -> float:
@@ -77,27 +86,46 @@ class Miss(NamedTuple):
     seconds: float
 
 
+class _Prompts(NamedTuple):
+    """How the prompt of one request falls into steps, in the mean.
+
+    ``full`` chunks fill a step's share of prompt tokens, ``rest`` last pieces (whole prompts, where prompts
+    are not cut) end a prompt; the contexts are what is cached before such a piece.
+    """
+
+    full: float
+    full_context: float
+    rest: float
+    rest_tokens: float
+    rest_context: float
+
+
 class Point:
-    """A steady state at a decode batch: step times, rates and latency percentiles of one replica."""
+    """A steady state at a decode batch: step times, rates and latency percentiles of one replica.
+
+    ``batch`` is the mean number of decoding sequences. Below one, a sequence decodes only that share of the
+    time, in steps of one sequence.
+    """
 
     def __init__(self, service: Service, batch: float) -> None:
         self.service = service
         self.batch = batch
-        mix, scheduler = service.mix, service.scheduler
-        self._q = scheduler.verify_tokens
-        self._yield = scheduler.yield_per_step
-        # Requests that finish, and so start, in a step; per rank, since a rank fills its own steps.
-        self.requests_per_step = batch * self._yield / mix.output.mean
+        self._yield = service.scheduler.yield_per_step
+        # Requests that finish, and so start, in the time of a step.
+        self.requests_per_step = batch * self._yield / service.mix.output.mean
+        self._prompts_per_rank = self.requests_per_step / service.scheduler.ranks
         self.chunk = service.chunk(batch)
 
-    def shape(self, prefill_tokens: float = 0.0, prefill_context: float = 0.0, outputs: float = 1.0) -> StepShape:
-        """The shape of a step at this point, with or without a chunk of prompt on every rank."""
+    def shape(
+        self, prefill_tokens: float = 0.0, prefill_context: float = 0.0, outputs: float = 1.0, prompts: float = 1.0
+    ) -> StepShape:
+        """The shape of a step at this point, with or without ``prompts`` pieces of that many tokens on every rank."""
         ranks = float(self.service.scheduler.ranks)
         return StepShape(
-            batch=self.batch,
+            batch=max(self.batch, 1.0),
             context=self.service.mix.mean_context,
-            new_tokens=float(self._q),
-            prefill_sequences=ranks if prefill_tokens > 0 else 0.0,
+            new_tokens=float(self.service.scheduler.verify_tokens),
+            prefill_sequences=ranks * prompts if prefill_tokens > 0 else 0.0,
             prefill_context=prefill_context,
             prefill_tokens=prefill_tokens,
             prefill_outputs=outputs,
@@ -108,62 +136,87 @@ class Point:
         """Seconds of a step without prefill."""
         return self.service.seconds(self.shape())
 
-    def mixed_s(self, tokens: float, context: float, outputs: float = 1.0) -> float:
-        """Seconds of a step that also prefills ``tokens`` tokens on every rank."""
+    def mixed_s(self, tokens: float, context: float, outputs: float = 1.0, prompts: float = 1.0) -> float:
+        """Seconds of a step that also prefills ``tokens`` tokens on every rank, of ``prompts`` equal prompts."""
         if self.service.separate:
             return self.plain_s
-        return self.service.seconds(self.shape(tokens, context, outputs))
+        return self.service.seconds(self._mixed(tokens, context, outputs, prompts))
+
+    def _mixed(self, tokens: float, context: float, outputs: float = 1.0, prompts: float = 1.0) -> StepShape:
+        pieces = max(1.0, float(round(prompts)))
+        return self.shape(tokens / pieces, context, outputs, pieces)
+
+    # Steps
 
     @cached_property
-    def _chunks(self) -> list[tuple[float, float, float, float]]:
-        """Kinds of prefill steps of a request: (expected count, tokens, context, prompts finished)."""
-        hit = self.service.mix.prefix_hit
-        chunks: list[tuple[float, float, float, float]] = []
-        full, full_context = 0.0, 0.0
+    def _prompts(self) -> _Prompts:
+        full = full_context = rest = rest_tokens = rest_context = 0.0
         for node in self.service.mix.prompt.nodes:
-            new = max(node.tokens * (1 - hit), 1.0)
-            whole = math.floor(new / self.chunk) if self.chunk else 0
-            rest = new - whole * self.chunk if self.chunk else new
+            whole, last = self._cut(node.tokens)
+            new = whole * self.chunk + last
             full += node.weight * whole
-            full_context += node.weight * whole * (node.tokens * hit + (whole - 1) / 2 * self.chunk)
-            if rest > 1e-9:
-                chunks.append((node.weight, rest, node.tokens - rest, 1.0))
-        if full > 0:
-            chunks.append((full, self.chunk, full_context / full, 0.0))
-        return chunks
+            # The middle one of equal chunks stands for all of them.
+            full_context += node.weight * whole * (node.tokens - new + (whole - 1) / 2 * self.chunk)
+            if last > 0:
+                rest += node.weight
+                rest_tokens += node.weight * last
+                rest_context += node.weight * (node.tokens - last)
+        return _Prompts(
+            full,
+            full_context / full if full else 0.0,
+            rest,
+            rest_tokens / rest if rest else 0.0,
+            rest_context / rest if rest else 0.0,
+        )
+
+    def _cut(self, tokens: float) -> tuple[int, float]:
+        """Full chunks of a prompt, and the tokens of its last piece."""
+        new = self.service.mix.computed(tokens)
+        if not self.chunk:
+            return 0, new
+        whole = math.floor(new / self.chunk * (1 + 1e-12))
+        return whole, max(new - whole * self.chunk, 0.0)
 
     @cached_property
-    def _prefill_share(self) -> tuple[float, float, float]:
-        """Share of steps that carry prefill, tokens in such a step, and the crowding of prompts in it."""
-        per_request = sum(count for count, *_ in self._chunks)
-        tokens = sum(count * size for count, size, *_ in self._chunks)
-        per_rank = self.requests_per_step / self.service.scheduler.ranks
-        wanted = per_rank * per_request
-        share = min(1.0, wanted)
-        size = per_rank * tokens / share if share > 0 else 0.0
-        return share, size, max(1.0, wanted)
+    def _shares(self) -> tuple[float, float, float]:
+        """Share of steps with a full chunk, share with last pieces, and how many of these meet in a step."""
+        if self.service.separate:
+            return 0.0, 0.0, 1.0
+        full = min(1.0, self._prompts_per_rank * self._prompts.full)
+        pieces = self._prompts_per_rank * self._prompts.rest
+        rest = min(1.0 - full, pieces)
+        return full, rest, pieces / rest if rest > 0 else 1.0
 
     @property
     def mixed_share(self) -> float:
         """Share of steps that carry prefill."""
-        return 0.0 if self.service.separate else self._prefill_share[0]
+        full, rest, _ = self._shares
+        return full + rest
 
     @cached_property
     def saturated(self) -> bool:
-        """Whether prompts arrive faster than the token budget of every step can take."""
+        """Whether prompts arrive faster than they can be prefilled, whatever the latency.
+
+        Co-located: faster than the token budget of every step can take. On a pool of its own: faster than
+        the pool computes.
+        """
         if self.service.separate:
-            return False
-        return bool(self.chunk) and self._prefill_share[1] > self.chunk * (1 + 1e-9)
+            return self.prefill_utilization >= 1.0
+        room = self.chunk or self.service.room(self.batch)
+        return self._prompts_per_rank * self.service.mix.new_prompt > room * (1 + 1e-9)
 
     @cached_property
     def average_mixed_s(self) -> float:
         """Seconds of the average step that carries prefill."""
-        share, size, _ = self._prefill_share
-        if share <= 0 or self.service.separate:
+        full, rest, crowd = self._shares
+        if full + rest <= 0:
             return self.plain_s
-        mix = self.service.mix
-        context = mix.prompt.mean * mix.prefix_hit + max(mix.new_prompt - size, 0.0) / 2
-        return self.mixed_s(size, context)
+        prompts, seconds = self._prompts, 0.0
+        if full > 0:
+            seconds += full * self.mixed_s(self.chunk, prompts.full_context, 0.0)
+        if rest > 0:
+            seconds += rest * self.mixed_s(prompts.rest_tokens * crowd, prompts.rest_context, 1.0, crowd)
+        return seconds / (full + rest)
 
     @cached_property
     def step_s(self) -> float:
@@ -181,93 +234,124 @@ class Point:
         """Output tokens per second of the replica."""
         return self.batch * self._yield / self.step_s if self.step_s > 0 else math.inf
 
+    # Percentiles of the pace
+
     @cached_property
-    def _step_times(self) -> list[tuple[float, float]]:
-        """(seconds, share of steps) of every kind of step, fastest first."""
-        share, _, crowd = self._prefill_share
-        if self.service.separate or share <= 0:
-            return [(self.plain_s, 1.0)]
-        times = [(self.plain_s, 1.0 - share)]
-        total = sum(count for count, *_ in self._chunks)
-        for count, tokens, context, outputs in self._chunks:
-            packed = min(tokens * crowd, self.chunk) if self.chunk else tokens * crowd
-            times.append((self.mixed_s(packed, context, outputs), share * count / total))
-        return sorted(times)
+    def delayed_share(self) -> float:
+        """Share of decoded tokens that wait for a step with prefill of another request.
+
+        Arrivals at a rate do not depend on who decodes, so it is the share of steps. In a closed loop one of
+        ``batch`` sequences is the one that prefills, and waits for no token of its own.
+        """
+        share = self.mixed_share
+        if self.service.open_loop or share <= 0:
+            return share
+        others = share * max(self.batch - 1.0, 0.0) / max(self.batch, 1.0)
+        return others / (1 - share + others) if others > 0 else 0.0
+
+    @cached_property
+    def _mixed_kinds(self) -> list[tuple[StepShape, float]]:
+        """(shape, share of decoded tokens) of every kind of step with prefill, fastest first."""
+        full, rest, crowd = self._shares
+        scale = self.delayed_share / (full + rest)
+        kinds = [(self._mixed(self.chunk, self._prompts.full_context, 0.0), full * scale)] if full > 0 else []
+        for node in self.service.mix.prompt.nodes:
+            _, last = self._cut(node.tokens)
+            if last > 0:
+                packed = min(last * crowd, self.chunk or math.inf)
+                share = rest * scale * node.weight / self._prompts.rest
+                kinds.append((self._mixed(packed, node.tokens - last, 1.0, crowd), share))
+        # The bound is the cheapest figure to order by.
+        return sorted(kinds, key=lambda kind: self.service.bound(kind[0]))
 
     def itl(self, percentile: str) -> float:
         """Inter-token latency: the step time that a share of decoded tokens waits at most, in seconds."""
         if percentile == "mean":
-            return self.step_s
-        wanted, seen = percentile_share(percentile), 0.0
-        for seconds, share in self._step_times:
+            return (1 - self.delayed_share) * self.plain_s + self.delayed_share * self.average_mixed_s
+        wanted, seen = percentile_share(percentile) - 1e-12, 1 - self.delayed_share
+        if seen >= wanted:
+            return self.plain_s
+        for shape, share in self._mixed_kinds:
             seen += share
-            if seen >= wanted - 1e-12:
-                return seconds
-        return self._step_times[-1][0]
+            if seen >= wanted:
+                return self.service.seconds(shape)
+        return self.service.seconds(self._mixed_kinds[-1][0])
 
     def tpot(self, percentile: str) -> float:
         """Time per output token of a request: mean step over the tokens it yields, spread over requests.
 
         A request of n steps meets a binomial number of prefill steps; the percentile is over requests.
         """
-        mean = self.step_s / self._yield
-        if percentile == "mean" or self.mixed_share in (0.0, 1.0):
-            return mean
+        share = self.delayed_share
+        if percentile == "mean" or share in (0.0, 1.0):
+            return self.itl("mean") / self._yield
         steps = max(self.service.mix.output.mean / self._yield, 1.0)
-        share = self.mixed_share
         spread = _normal_quantile(percentile_share(percentile)) * math.sqrt(share * (1 - share) / steps)
         shifted = min(max(share + spread, 0.0), 1.0)
         return ((1 - shifted) * self.plain_s + shifted * self.average_mixed_s) / self._yield
 
-    @cached_property
-    def _prefill_times(self) -> list[tuple[float, float]]:
-        """(weight, seconds) from the start of a prompt's prefill to its first token.
+    # The way to the first token
+
+    def prefill_s(self, tokens: float) -> float:
+        """Seconds from the start of the prefill of a prompt to its first token, KV transfer included.
 
         Steps that carry the prompt also carry what else arrives meanwhile, up to the step's budget.
         """
-        service = self.service
-        pool = service.scheduler.disaggregation
-        if pool is not None:
-            return [(n.weight, service.separate_prefill_s(n, pool)) for n in service.mix.prompt.nodes]
-        company = self.requests_per_step / service.scheduler.ranks * service.mix.new_prompt
-        times = []
-        for node in service.mix.prompt.nodes:
-            new = max(node.tokens * (1 - service.mix.prefix_hit), 1.0)
-            whole = math.floor(new / self.chunk) if self.chunk else 0
-            rest = new - whole * self.chunk if self.chunk else new
-            seconds = 0.0
-            if whole:
-                # Steps grow with the context that each chunk attends to, so the middle one is the mean.
-                middle = node.tokens - new + (whole - 1) / 2 * self.chunk
-                seconds += whole * self.mixed_s(self.chunk, middle, 0.0)
-            if rest > 1e-9:
-                shared = min(rest + company, self.chunk) if self.chunk else rest
-                seconds += self.mixed_s(max(shared, rest), node.tokens - rest)
-            times.append((node.weight, seconds))
-        return times
+        pools = self.service.pools
+        if pools is not None:
+            seconds = self.service.pool_prefill_s(tokens)
+            return seconds + self.service.transfer_s(tokens, seconds, pools)
+        whole, last = self._cut(tokens)
+        new = whole * self.chunk + last
+        seconds = 0.0
+        if whole:
+            # Steps grow with the context that each chunk attends to, so the middle one is the mean.
+            middle = tokens - new + (whole - 1) / 2 * self.chunk
+            seconds += whole * self.mixed_s(self.chunk, middle, 0.0)
+        if last > 0:
+            company = self._prompts_per_rank * self.service.mix.new_prompt
+            shared = max(min(last + company, self.chunk or math.inf), last)
+            seconds += self.mixed_s(shared, tokens - last, 1.0, shared / last)
+        return seconds
 
     @cached_property
-    def _queue_times(self) -> list[tuple[float, float]]:
-        """(weight, seconds) that a prompt occupies the prefill side: its share of full steps.
+    def _first_tokens(self) -> list[tuple[float, float, float]]:
+        """(weight, seconds from, seconds to) of `prefill_s` over the strata of prompt lengths."""
+        prompt = self.service.mix.prompt
+        if prompt.is_fixed:
+            seconds = self.prefill_s(prompt.mean)
+            return [(1.0, seconds, seconds)]
+        edges = [self.prefill_s(prompt.quantile(p)) for p in STRATA]
+        weights = [high - low for low, high in pairwise(STRATA)]
+        return [(w, low, max(low, high)) for w, (low, high) in zip(weights, pairwise(edges), strict=True)]
 
-        A step's budget takes several short prompts at once, so a prompt occupies only its share of it.
+    @cached_property
+    def _occupancy(self) -> tuple[float, float]:
+        """Mean seconds that a prompt occupies the prefill side, and the mean of their squares.
+
+        A step's budget takes several short prompts at once, so a prompt occupies only its share of a full step.
         """
-        if self.service.separate or not self.chunk:
-            return self._prefill_times
-        full = self.mixed_s(self.chunk, self.service.mix.prompt.mean / 2)
-        hit = self.service.mix.prefix_hit
-        return [(n.weight, max(n.tokens * (1 - hit), 1.0) / self.chunk * full) for n in self.service.mix.prompt.nodes]
+        mix = self.service.mix
+        if self.service.pools is not None:
+            times = [(n.weight, self.service.pool_prefill_s(n.tokens)) for n in mix.prompt.nodes]
+        else:
+            room = self.chunk or self.service.room(self.batch)
+            if math.isinf(room):
+                room = max(self._prompts_per_rank, 1.0) * mix.new_prompt
+            context = mix.prompt.mean - mix.new_prompt + max(mix.new_prompt - room, 0.0) / 2
+            full = self.mixed_s(room, context, 1.0, room / mix.new_prompt)
+            times = [(n.weight, mix.computed(n.tokens) / room * full) for n in mix.prompt.nodes]
+        return sum(w * s for w, s in times), sum(w * s * s for w, s in times)
 
     @cached_property
     def prefill_utilization(self) -> float:
         """Share of the prefill capacity that is used; at 1 the queue grows without end."""
-        scheduler = self.service.scheduler
-        pool = scheduler.disaggregation
-        if pool is not None:
-            rate, servers = self.rate * self.service.decode_replicas, pool.prefill.replicas
+        pools = self.service.pools
+        if pools is not None:
+            share = self.service.decode_replicas / pools.prefill.replicas
         else:
-            rate, servers = self.rate, scheduler.ranks
-        return rate / servers * sum(w * s for w, s in self._queue_times)
+            share = 1 / self.service.scheduler.ranks
+        return self.rate * share * self._occupancy[0]
 
     @cached_property
     def queue_s(self) -> float:
@@ -275,11 +359,9 @@ class Point:
 
         0 when no arrivals are declared: a closed loop sends the next request when one has finished.
         """
-        times = self._queue_times
-        mean = sum(w * s for w, s in times)
+        mean, square = self._occupancy
         if mean <= 0 or not self.service.open_loop:
             return 0.0
-        square = sum(w * s * s for w, s in times)
         service_cv2 = max(square / mean**2 - 1, 0.0)
         rho = self.prefill_utilization
         if rho >= 1:
@@ -297,42 +379,27 @@ class Point:
         scheduler = self.service.scheduler
         extra, share = scheduler.first_token_s, scheduler.first_token_share
         if percentile == "mean":
-            return wait + sum(w * s for w, s in self._prefill_times) + extra * share
+            return wait + sum(w * (low + high) / 2 for w, low, high in self._first_tokens) + extra * share
         tail = 1 - percentile_share(percentile)
-        rho = self.prefill_utilization
+        rho = self.prefill_utilization if wait > 0 else 0.0
         scale = wait / rho if rho > 0 else 0.0
-        parts = [(w * (1 - share), s) for w, s in self._prefill_times]
+        parts = [(w * (1 - share), low, high) for w, low, high in self._first_tokens]
         if share > 0:
-            parts += [(w * share, s + extra) for w, s in self._prefill_times]
-        # Over strata the slowest one stands for its whole weight.
-        low, high = 0.0, max(s for _, s in parts) + scale * 40
-
-        def beyond(t: float) -> float:
-            total = 0.0
-            for weight, seconds in parts:
-                if t < seconds:
-                    total += weight
-                elif scale > 0:
-                    total += weight * rho * math.exp(-(t - seconds) / scale)
-            return total
-
-        for _ in range(50):
-            middle = (low + high) / 2
-            if beyond(middle) > tail:
-                low = middle
+            parts += [(w * share, low + extra, high + extra) for w, low, high in self._first_tokens]
+        below, above = 0.0, max(high for _, _, high in parts) + scale * 40
+        while above - below > 1e-5 * above:
+            middle = (below + above) / 2
+            if sum(w * _beyond(middle, low, high, rho, scale) for w, low, high in parts) > tail + 1e-12:
+                below = middle
             else:
-                high = middle
-            if high - low <= 1e-4 * high:
-                break
-        return high
+                above = middle
+        return above
 
     def e2e(self, percentile: str) -> float:
         """End-to-end latency of a request in seconds: first token, then the output at the mean pace."""
-        pace = self.step_s / self._yield
+        pace = self.tpot("mean")
         output = self.service.mix.output
-        if percentile == "mean":
-            return self.ttft("mean") + max(output.mean - 1, 0.0) * pace
-        tokens = output.quantile(percentile_share(percentile))
+        tokens = output.mean if percentile == "mean" else output.quantile(percentile_share(percentile))
         return self.ttft("mean") + max(tokens - 1, 0.0) * pace
 
     def latency(self, metric: str, percentile: str) -> float:
@@ -340,15 +407,16 @@ class Point:
         function: Callable[[str], float] = getattr(self, metric)
         return function(percentile)
 
+    def meets(self, objective: Objective, *, declared: bool = False) -> bool:
+        """Whether this point keeps an objective: the declared limit, or the one with headroom."""
+        limit = objective.declared_s if declared else objective.limit_s
+        return self.latency(objective.metric, objective.percentile) <= limit * (1 + 1e-9)
+
     def misses(self, objectives: tuple[Objective, ...], *, declared: bool = False) -> list[Miss]:
         """Objectives that this point does not meet; against the declared limits, or those with headroom."""
-        found = []
-        for objective in objectives:
-            seconds = self.latency(objective.metric, objective.percentile)
-            limit = objective.declared_s if declared else objective.limit_s
-            if seconds > limit * (1 + 1e-9):
-                found.append(Miss(objective, seconds))
-        return found
+        return [
+            Miss(o, self.latency(o.metric, o.percentile)) for o in objectives if not self.meets(o, declared=declared)
+        ]
 
 
 class Service:
@@ -365,36 +433,48 @@ class Service:
         self.composition = composition
         self.mix = mix
         self.figure = figure
+        self.pools: Disaggregation | None = composition.scheduler.disaggregation
+        self._decode = composition if self.pools is None else self.pools.decode.composition
         self.scheduler: Scheduler = composition.scheduler
-        pool = self.scheduler.disaggregation
-        self.separate = pool is not None
-        self._decode = pool.decode.composition if pool is not None else composition
-        self._pools = pool
         pricer: Pricer = self._decode.pricer
         self.seconds: Callable[[StepShape], float] = getattr(pricer, figure)
+        self.bound: Callable[[StepShape], Any] = pricer.bound
         self._points: dict[float, Point] = {}
+        self._pool_times: dict[float, float] = {}
+
+    @property
+    def separate(self) -> bool:
+        """Whether prompts are prefilled on a pool of their own."""
+        return self.pools is not None
 
     @property
     def decode_replicas(self) -> int:
         """Replicas of the decode side that share the load."""
-        return self._pools.decode.replicas if self._pools is not None else 1
+        return 1 if self.pools is None else self.pools.decode.replicas
+
+    def room(self, batch: float) -> float:
+        """Prompt tokens that the token budget of a step leaves on a rank; infinite without a budget."""
+        budget = self.scheduler.max_batched_tokens
+        if budget is None:
+            return math.inf
+        return max(budget - batch / self.scheduler.ranks * self.scheduler.verify_tokens, 1.0)
 
     def chunk(self, batch: float) -> float:
-        """Prompt tokens that fit into a step beside the decoding sequences; 0 when prompts are not cut."""
+        """Prompt tokens that a step takes beside the decoding sequences; 0 when prompts are not cut."""
         size = self.scheduler.chunk_tokens
-        if not size:
-            return 0.0
-        budget = self.scheduler.max_batched_tokens or size
-        room = budget - batch / self.scheduler.ranks * self.scheduler.verify_tokens
-        return float(max(min(size, room), 16.0))
+        return min(float(size), self.room(batch)) if size else 0.0
 
-    def separate_prefill_s(self, node: Node, pools: Disaggregation) -> float:
-        """Seconds of prefill on its own pool and of what the KV transfer adds, for one prompt."""
-        new = max(node.tokens * (1 - self.mix.prefix_hit), 1.0)
-        pricer: Pricer = pools.prefill.composition.pricer
-        function: Callable[[StepShape], float] = getattr(pricer, self.figure)
-        seconds = function(prefill(new, node.tokens - new))
-        return seconds + self.transfer_s(node.tokens, seconds, pools)
+    def pool_prefill_s(self, tokens: float) -> float:
+        """Seconds that the prefill pool computes on one prompt."""
+        if self.pools is None:
+            raise ValueError("prompts are prefilled where they are decoded")
+        found = self._pool_times.get(tokens)
+        if found is None:
+            new = self.mix.computed(tokens)
+            pricer: Pricer = self.pools.prefill.composition.pricer
+            function: Callable[[StepShape], float] = getattr(pricer, self.figure)
+            found = self._pool_times[tokens] = function(prefill(new, max(tokens - new, 0.0)))
+        return found
 
     def transfer_s(self, tokens: float, prefill_s: float, pools: Disaggregation) -> float:
         """Seconds that moving a sequence's KV adds after its prefill."""
@@ -405,59 +485,65 @@ class Service:
         return pools.setup_s + max(moved - prefill_s * (layers - 1) / layers, moved / layers)
 
     @cached_property
+    def limits(self) -> Mapping[str, int]:
+        """Sequences that can decode at once on a replica (of the decode pool), by what limits them.
+
+        ``KV capacity`` at the mean context, ``max_sequences``, and ``max_batched_tokens`` of a step.
+        """
+        found = {"KV capacity": self._decode.memory.resident_sequences(self.mix.mean_context)}
+        admission = self._decode.scheduler
+        if admission.max_sequences is not None:
+            found["max_sequences"] = admission.max_sequences
+        if admission.max_batched_tokens is not None and not self.separate:
+            found["max_batched_tokens"] = admission.max_batched_tokens // admission.verify_tokens * admission.ranks
+        return found
+
+    @cached_property
     def batch_limit(self) -> int:
-        """Sequences that can decode at once: admission, token budget and KV capacity at the mean context."""
-        resident = self._decode.memory.resident_sequences(self.mix.mean_context)
-        limits = [resident]
-        if self.scheduler.max_sequences is not None:
-            limits.append(self.scheduler.max_sequences)
-        if self.scheduler.max_batched_tokens is not None and not self.separate:
-            per_rank = self.scheduler.max_batched_tokens // self.scheduler.verify_tokens
-            limits.append(max(per_rank, 1) * self.scheduler.ranks)
-        return max(min(limits), 0)
+        """The least of `limits`; 0 when not even one sequence can decode."""
+        return max(min(self.limits.values()), 0)
 
     def point(self, batch: float) -> Point:
-        """Return the steady state at a decode batch (at least one sequence in flight)."""
+        """Return the steady state at a mean number of decoding sequences."""
         found = self._points.get(batch)
         if found is None:
             found = self._points[batch] = Point(self, batch)
         return found
 
     @cached_property
+    def fullest(self) -> Point | None:
+        """The point of most requests per second within the limits, whatever the latency; None if nothing fits."""
+        batch = self._largest(lambda p: not p.saturated)
+        return self.point(batch) if batch else None
+
+    @cached_property
     def max_rate(self) -> float:
         """Most requests per second within the limits, whatever the latency; 0 when nothing fits."""
-        if self.batch_limit < 1:
-            return 0.0
-        batch = self._largest(lambda p: not p.saturated)
-        return self.point(batch).rate * self.decode_replicas if batch else 0.0
+        return self.fullest.rate * self.decode_replicas if self.fullest is not None else 0.0
 
     def at_rate(self, rate: float) -> Point | None:
-        """Return the point that carries an offered rate (requests/s of this replica), None if none does."""
+        """Return the point that carries an offered rate (requests/s of this replica), None if none does.
+
+        Little's law: the batch is the rate times the time that a request decodes, found to 0.2 %.
+        """
         rate /= self.decode_replicas
-        limit = self.batch_limit
+        limit = float(self.batch_limit)
         if limit < 1:
             return None
-        lowest = self.point(1.0)
-        if lowest.rate >= rate:
-            # Less than one sequence on average: steps are those of one.
-            return lowest
-        low, high = 1.0, 1.0
-        while high < limit:
-            high = min(high * 2, float(limit))
-            point = self.point(high)
-            if not point.saturated and point.rate >= rate:
-                break
-            low = high if not point.saturated else low
-        point = self.point(high)
-        if point.saturated or point.rate < rate:
-            # The budget may saturate before the batch limit; look just below.
-            best = self._largest(lambda p: not p.saturated)
-            if best < 1 or self.point(best).rate < rate:
+        # No step is shorter than a plain one of one sequence, so the batch is at least this.
+        low = rate * self.mix.output.mean / self.scheduler.yield_per_step * self.point(1.0).plain_s
+        if low > limit:
+            return None
+        high = low
+        while not (point := self.point(high)).saturated and point.rate < rate:
+            if high >= limit:
                 return None
-            high = best
-        for _ in range(12):
-            if high - low <= 0.01 * high:
-                break
+            low, high = high, min(high * 2, limit)
+        if point.saturated:
+            high = self.fullest.batch if self.fullest is not None else 0.0
+            if high < low or self.point(high).rate < rate:
+                return None
+        while high - low > 0.002 * high:
             middle = (low + high) / 2
             if self.point(middle).rate >= rate:
                 high = middle
@@ -465,13 +551,18 @@ class Service:
                 low = middle
         return self.point(high)
 
-    def _largest(self, holds: Callable[[Point], bool]) -> int:
-        """Largest batch within the limit for which a condition holds, given that it holds up to some batch."""
+    def _largest(self, holds: Callable[[Point], bool]) -> float:
+        """Largest batch within the limit for which a condition holds, given that it holds up to some batch.
+
+        Whole sequences, or where arrivals have a rate a share of one; 0 when it holds nowhere.
+        """
         limit = self.batch_limit
-        if limit < 1 or not holds(self.point(1.0)):
-            return 0
+        if limit < 1:
+            return 0.0
+        if not holds(self.point(1.0)):
+            return self._largest_share(holds) if self.open_loop else 0.0
         if holds(self.point(float(limit))):
-            return limit
+            return float(limit)
         low, high = 1, limit
         while high - low > 1:
             middle = (low + high) // 2
@@ -479,12 +570,26 @@ class Service:
                 low = middle
             else:
                 high = middle
+        return float(low)
+
+    def _largest_share(self, holds: Callable[[Point], bool]) -> float:
+        low, high = LEAST_BATCH, 1.0
+        if not holds(self.point(low)):
+            return 0.0
+        while high - low > 0.01 * high:
+            middle = math.sqrt(low * high)
+            if holds(self.point(middle)):
+                low = middle
+            else:
+                high = middle
         return low
 
     def knee(self, objectives: tuple[Objective, ...]) -> Point | None:
         """Return the point of most throughput that meets every objective, None when even one sequence misses."""
-        batch = self._largest(lambda p: not p.saturated and not p.misses(objectives))
-        return self.point(float(batch)) if batch else None
+        # Dearest last: one miss is enough.
+        ordered = sorted(objectives, key=lambda o: ("tpot", "itl", "e2e", "ttft").index(o.metric))
+        batch = self._largest(lambda p: not p.saturated and all(p.meets(o) for o in ordered))
+        return self.point(batch) if batch else None
 
     def frontier(self, points: int = 12) -> list[Point]:
         """Return points from one sequence to the batch limit, geometrically spaced."""
@@ -504,6 +609,23 @@ def kv_bytes(composition: Composition, tokens: float) -> float:
         if isinstance(block.mixer, Attention | LatentAttention):
             total += block.count * block.mixer.sequence_bytes(tokens, widths[block.name])
     return total
+
+
+def _beyond(t: float, low: float, high: float, busy: float, scale: float) -> float:
+    """Chance that a prefill of ``low`` to ``high`` seconds, evenly, and a wait end after ``t``.
+
+    The wait is 0 with chance 1 - ``busy``, else exponential of mean ``scale``.
+    """
+    if t <= low:
+        return 1.0 if t < low or high > low else busy
+    end = min(t, high)
+    later = (high - end) / (high - low) if high > low else 0.0
+    if scale <= 0:
+        return later
+    wait = math.exp((end - t) / scale)
+    if end > low:
+        wait = scale / (end - low) * (wait - math.exp((low - t) / scale))
+    return later + (1 - later) * busy * wait
 
 
 def _normal_quantile(p: float) -> float:

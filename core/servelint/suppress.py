@@ -146,9 +146,7 @@ def verdicts(comments: Iterable[Suppression], known: Collection[str], ran: Colle
             message = f"nothing here is reported by {', '.join(unused)}: {what} can go"
             yield Verdict(comment, UnusedSuppression, message)
         elif not comment.reason:
-            yield Verdict(
-                comment, SuppressionWithoutReason, "the comment gives no reason: write one after the bracket"
-            )
+            yield Verdict(comment, SuppressionWithoutReason, "the comment gives no reason: write one after the bracket")
 
 
 class _CommentRule(Rule):
@@ -164,9 +162,7 @@ class _CommentRule(Rule):
     @classmethod
     def finding(cls, message: str) -> Finding:
         """Return a finding of this rule; its place is that of the comment."""
-        return Finding(
-            (), message, severity=cls.severity, confidence=cls.confidence, code=cls.code, name=cls.name
-        )
+        return Finding((), message, severity=cls.severity, confidence=cls.confidence, code=cls.code, name=cls.name)
 
 
 class UnusedSuppression(_CommentRule):

@@ -189,3 +189,14 @@ def test_a_variant_leaves_the_review_as_it_was(plugins: Plugins) -> None:
     assert without is not None
     assert without.scheduler.verify_tokens == 1
     assert found.scheduler.verify_tokens == 4
+
+
+def test_a_model_override_corrects_the_config(plugins: Plugins) -> None:
+    text = BASE + 'override = { max_position = 4096, stored = "fp16" }\n' + H100
+    found = review(text, plugins)
+    assert found.composition is not None
+    assert found.composition.max_model_len == 4096
+    assert found.composition.setup.formats.stored.name == "fp16"
+    wrong = review(BASE + 'override = { stored = "fp17" }\n' + H100, plugins)
+    assert wrong.setup is None
+    assert wrong.unresolved[0].path == ("model", "override", "stored")

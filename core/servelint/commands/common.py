@@ -210,3 +210,10 @@ def write_json(value: Mapping[str, Any]) -> None:
     from servelint.report.json import dumps
 
     sys.stdout.write(dumps(value))
+
+
+def settled(plugins: Plugins) -> int:
+    """Name the plugins that failed on standard error; return the exit status of a command that did its work."""
+    for fault in plugins.faults:
+        print(f"servelint: plugin fault: {printable(str(fault))}", file=sys.stderr)
+    return 2 if plugins.faults else 0

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-_BIDI = frozenset("\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff")
+import re
+
+_COMMAND = re.compile(r"##(?=\w*\[)")
+_DIRECTION = frozenset("\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff")
 
 
 def printable(text: str, limit: int = 2000) -> str:
-    """Return text with control and direction characters escaped, cut at ``limit`` characters."""
+    """Return text with control and direction characters escaped, cut at ``limit`` characters.
+
+    Build logs act on ``##[command]`` wherever it stands in a line, so these are escaped too.
+    """
     if len(text) > limit:
         text = text[: limit - 3] + "..."
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if _harmless(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(c if _harmless(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+    return text if "##" not in text else _COMMAND.sub(r"#\\x23", text)
 
 
 def _harmless(c: str) -> bool:
-    return c == " " or (c.isprintable() and c not in _BIDI)
+    return c == " " or (c.isprintable() and c not in _DIRECTION)
+
+
+def file_name(name: str) -> str:
+    """Return a file's name for the start of a line, where a build log would take ``::`` for a command."""
+    shown = printable(name)
+    return f"./{shown}" if shown.lstrip().startswith("::") else shown
+
+
+def cells(text: str) -> list[str]:
+    """Return what each character of a source line is shown as: tabs as spaces, the rest as `printable` does."""
+    shown = ["    " if c == "\t" else c if _harmless(c) else c.encode("unicode_escape").decode("ascii") for c in text]
+    if "##" in text:
+        for found in _COMMAND.finditer(text):
+            shown[found.start() + 1] = "\\x23"
+    return shown
+
+
+def width(text: str) -> int:
+    """Return the columns that printable text takes on a terminal: wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width
+
+    return sum(0 if category(c) in ("Mn", "Me") else 2 if east_asian_width(c) in "WF" else 1 for c in text)

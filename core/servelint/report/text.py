@@ -1,52 +1,20 @@
-"""The text report: place, message, snippet with caret, equation, inputs, fix."""
+"""The text report of a check: place, message, snippet with carets, equation, inputs, fix."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from servelint.lineage import Input, dotted
-from servelint.report.safe import printable
+from servelint.lineage import dotted
+from servelint.report.safe import cells, file_name, printable, width
+from servelint.report.show import COLORS, Style, source_text, value
 from servelint.rule import Severity
 from servelint.spec.document import Document, Place
-from servelint.units import Dimension, format_quantity
 
 if TYPE_CHECKING:
     from servelint.lint import Located, Report
 
-_UNITS = {
-    "B": Dimension.BYTES,
-    "B/s": Dimension.BYTES_PER_SECOND,
-    "FLOP/s": Dimension.FLOPS_PER_SECOND,
-    "s": Dimension.SECONDS,
-    "tok": Dimension.TOKENS,
-    "tok/s": Dimension.TOKENS_PER_SECOND,
-    "req/s": Dimension.REQUESTS_PER_SECOND,
-}
-_COLORS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
-
-
-class Style:
-    """Colors on a terminal, nothing elsewhere."""
-
-    def __init__(self, color: bool) -> None:
-        self.color = color
-
-    def paint(self, text: str, code: str) -> str:
-        """Return text in a color."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
-
-
-def value(item: Input) -> str:
-    """Write an input's value with its unit."""
-    if isinstance(item.value, str):
-        return printable(item.value, 100)
-    dimension = _UNITS.get(item.unit)
-    if dimension is not None and item.value >= 0:
-        shown = format_quantity(item.value, dimension)
-        # Small byte counts are exact figures of a ledger, not sizes.
-        return f"{item.value:,.0f} B" if item.unit == "B" and item.value < 1e6 else shown
-    number = f"{item.value:,.6g}" if isinstance(item.value, float) else f"{item.value:,}"
-    return f"{number} {item.unit}".strip()
+COLUMNS = 140
+"""Source lines longer than this are cut around what a caret points at."""
 
 
 def render(report: Report, *, color: bool = False, verbose: bool = False, concise: bool = False) -> str:
@@ -61,6 +29,8 @@ def render(report: Report, *, color: bool = False, verbose: bool = False, concis
             lines += [*_finding(found, documents[found.file], style), ""]
     if verbose:
         lines += _lacking(report)
+    for name, reason in report.unreadable:
+        lines.append(style.paint("cannot read", "31;1") + f" {printable(name)}: {printable(reason)}")
     for fault in report.faults:
         lines.append(style.paint("plugin fault", "31;1") + f": {printable(str(fault))}")
     lines.append(summary(report))
@@ -74,40 +44,29 @@ def _severity(found: Located) -> Severity:
 def _concise(found: Located, style: Style) -> str:
     f, place = found.finding, found.place
     severity = _severity(found)
-    label = style.paint(f"{severity} {f.code}", _COLORS[severity])
-    return f"{printable(found.file)}:{place.line}:{place.column}: {label} {f.name}: {printable(f.message)}"
+    label = style.paint(f"{severity} {f.code}", COLORS[severity])
+    return f"{file_name(found.file)}:{place.line}:{place.column}: {label} {f.name}: {printable(f.message)}"
 
 
 def _finding(found: Located, document: Document, style: Style) -> list[str]:
     f, place = found.finding, found.place
     severity = _severity(found)
-    head = style.paint(f"{severity}[{f.code}]", f"{_COLORS[severity]};1")
+    head = style.paint(f"{severity}[{f.code}]", f"{COLORS[severity]};1")
     lines = [f"{head} {style.paint(f.name, '1')}: {printable(f.message)}"]
     key = f" ({printable(dotted(f.path))})" if f.path else ""
     lines.append(f"  --> {printable(found.file)}:{place.line}:{place.column}{key}")
-    lines += _snippet(document, place, found.related, severity, style)
+    if place[:2] != place[2:] or found.related:
+        lines += _snippet(document, place, found.related, severity, style)
     if f.equation:
         lines.append(f"  = because: {printable(f.equation)}")
     for item in f.inputs:
-        lines.append(f"  = from:    {printable(item.name)} = {value(item)} [{printable(_source(item, document))}]")
+        source = printable(source_text(item.source, document))
+        lines.append(f"  = from:    {printable(item.name)} = {value(item)} [{source}]")
     if f.help:
         lines.append(f"  = {style.paint('fix', '32')}:     {printable(f.help)}")
     if f.confidence and f.confidence != "high":
         lines.append(f"  = note:    confidence {f.confidence}; servelint rule {f.code} explains")
     return lines
-
-
-def _source(item: Input, document: Document) -> str:
-    source = item.source
-    if source.kind == "spec" and source.path:
-        if document.has(source.path):
-            return f"{dotted(source.path)}, line {document.place(source.path).line}"
-        return dotted(source.path)
-    if source.kind == "default":
-        return f"assumed: {source.field or 'default'}, {source.where}"
-    if source.kind == "engine":
-        return f"engine default: {source.field}, {source.where}"
-    return str(source)
 
 
 def _snippet(
@@ -117,52 +76,61 @@ def _snippet(
     severity: Severity,
     style: Style,
 ) -> list[str]:
-    marks = [(place, "", True), *((p, m, False) for p, m in related)]
-    marks = sorted(marks, key=lambda m: (m[0].line, m[0].column))
-    width = len(str(max(p.line for p, _, _ in marks)))
-    bar = " " * (width + 1) + "|"
+    marks = sorted(
+        [(place, "", True), *((at, message, False) for at, message in related)],
+        key=lambda mark: (mark[0].line, not mark[2], mark[0].column),
+    )
+    digits = len(str(max(at.line for at, _, _ in marks)))
+    bar = " " * (digits + 1) + "|"
     lines = [bar]
-    previous = None
+    previous, above = 0, ""
     for at, message, primary in marks:
-        text = document.lines.line_text(at.line).rstrip("\r\n")
-        if at.line != previous:
-            if previous is not None and at.line > previous + 1:
-                lines.append("." * min(3, width + 1))
-            lines.append(f"{at.line:>{width}} | {printable(text, 160)}")
-        previous = at.line
-        start = _width(text[: at.column - 1])
-        end_column = at.end_column if at.end_line == at.line else len(text) + 1
-        length = max(1, _width(text[at.column - 1 : end_column - 1]))
-        if start >= 160:
-            start, length = 0, 1
-        length = min(length, 160 - start)
-        caret = ("^" if primary else "-") * length
-        color = _COLORS[severity] if primary else "34"
-        lines.append(f"{bar} {' ' * start}{style.paint(caret, color)} {printable(message)}".rstrip())
+        text, start, length = _window(document.lines.line_text(at.line), at)
+        if previous and at.line > previous + 1:
+            lines.append("." * min(3, digits + 1))
+        if at.line != previous or text != above:
+            lines.append(f"{at.line:>{digits}} | {text}".rstrip())
+        previous, above = at.line, text
+        caret = style.paint(("^" if primary else "-") * length, COLORS[severity] if primary else "34")
+        lines.append(f"{bar} {' ' * start}{caret} {printable(message)}".rstrip())
     lines.append(bar)
     return lines
 
 
-def _width(text: str) -> int:
-    """Columns that text takes on a terminal after escaping; wide characters take two."""
-    shown = printable(text, 10_000)
-    if shown.isascii():
-        return len(shown)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in shown)
+def _window(line: str, at: Place) -> tuple[str, int, int]:
+    """Return the shown part of a line, and where on it the caret starts and how long it is, in columns."""
+    begin = min(at.column - 1, len(line))
+    end = min(at.end_column - 1 if at.end_line == at.line else len(line), len(line))
+    # Lines of minified files can be endless; only what can be shown is looked at.
+    first = 0 if len(line) <= COLUMNS else max(0, begin - COLUMNS // 3)
+    shown = cells(line[first : first + 2 * COLUMNS])
+    begin, end = begin - first, min(end - first, len(shown))
+    start = width("".join(shown[:begin]))
+    length = max(1, width("".join(shown[begin:end])))
+    text, taken = "", 0
+    for cell in shown:
+        taken += width(cell)
+        if taken > COLUMNS:
+            break
+        text += cell
+    cut = len(line) > first + 2 * COLUMNS or taken > COLUMNS
+    length = max(1, min(length, width(text) - start))
+    if first:
+        text, start = f"... {text}", start + 4
+    return f"{text} ..." if cut else text, start, length
 
 
 def _lacking(report: Report) -> list[str]:
     lines = []
     for result in report.files:
+        name = file_name(result.document.name)
         for code, what in result.lacking:
-            lines.append(f"{printable(result.document.name)}: {code} not decided: it lacks {printable(what)}")
+            lines.append(f"{name}: {code} not decided: it lacks {printable(what)}")
         if result.review is not None:
             for a in result.review.assumptions:
                 shown = f"{a.value:.6g}" if isinstance(a.value, float) else str(a.value)
                 lines.append(
-                    f"{printable(result.document.name)}: assumed {printable(dotted(a.path))} = "
+                    f"{name}: assumed {printable(dotted(a.path))} = "
                     f"{printable(shown, 80)}: {printable(a.reason)} [{printable(str(a.source))}]"
                 )
     return lines
@@ -184,4 +152,5 @@ def summary(report: Report) -> str:
     files = f"{len(report.files)} spec{'s' if len(report.files) != 1 else ''}"
     tail = f"; {suppressed} suppressed" if suppressed else ""
     notes = f"; {assumed} values assumed (--verbose lists them)" if assumed else ""
-    return f"checked {files}: {what}{tail}{notes}"
+    unread = f"; {len(report.unreadable)} not readable" if report.unreadable else ""
+    return f"checked {files}: {what}{tail}{notes}{unread}"

@@ -123,6 +123,18 @@ class Hardware(Value):
 
 
 @frozen(eq=False, repr=False)
+class ModelOverride(Value):
+    """``model.override``: what a published config leaves out or has wrong.
+
+    ``max_position`` is the longest context that the model was trained or scaled for; ``stored`` the format that
+    the whole checkpoint is stored in.
+    """
+
+    max_position: int | None = key(Integer(1, TOKENS_MAX))
+    stored: str | None = key(Text())
+
+
+@frozen(eq=False, repr=False)
 class ModelTable(Value):
     """``[model]``: a name from the catalogue, or the path of a published config."""
 
@@ -130,7 +142,7 @@ class ModelTable(Value):
     config: str | None = key(Text())
     max_model_len: int | None = key(Integer(1, TOKENS_MAX))
     weights_bytes: float | None = key(_bytes)
-    override: Mapping[str, Any] | None = key(Anything())
+    override: ModelOverride | None = key(Table(ModelOverride))
 
 
 @frozen(eq=False, repr=False)

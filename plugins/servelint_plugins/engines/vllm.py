@@ -6,6 +6,7 @@ Sources: vllm/config/cache.py, vllm/config/scheduler.py and vllm/engine/arg_util
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from servelint.plugin import Context, Default, Engine, Source
 
@@ -17,7 +18,7 @@ def parse_version(version: str | None) -> tuple[int, ...]:
     """Return the numbers of a version text, the assumed one when it has none."""
     numbers = []
     for part in (version or "").removeprefix("v").split(".")[:3]:
-        digits = "".join(c for c in part if c.isdigit())
+        digits = "".join(takewhile(str.isdecimal, part))
         if not digits or len(digits) > 6:
             break
         numbers.append(int(digits))

@@ -19,6 +19,7 @@ from servelint.plugin import (
     Pool,
     Quantity,
     Scheduler,
+    Source,
     Table,
     Text,
     key,
@@ -57,27 +58,51 @@ class DisaggregationConfig(Value):
     transfer: Transfer | None = key(Table(Transfer))
 
 
+def _shape(table: PoolTable, base: Any) -> Any:
+    """The parallelism of a pool's replica: its own tensor and pipeline degree, the rest the deployment's."""
+    if table.tensor is None and table.pipeline is None and table.devices is None:
+        return base
+    return evolve(base, tensor=table.tensor, pipeline=table.pipeline, pipeline_layers=None)
+
+
 def _pool(name: str, table: PoolTable, context: Context) -> Pool:
+    """Compose one pool. ``devices`` are a replica's; when they are a multiple of what its degrees need and no
+    ``replicas`` are declared, or those that the multiple makes, they are the whole pool's."""
     setup, deployment = context.setup, context.deployment
-    accelerator = context.accelerator
-    if table.accelerator is not None:
-        accelerator = context.plugins.accelerators.get(table.accelerator)
     path = ("policy", NAME, name)
-    devices = table.devices or (table.tensor or 1) * (table.pipeline or 1)
-    if table.tensor and table.tensor * (table.pipeline or 1) > devices:
-        raise InfeasibleError(
-            f"the {name} pool has {devices} devices for tensor {table.tensor} x pipeline {table.pipeline or 1}",
-            path,
-        )
-    topology, _ = build_topology(accelerator, evolve(deployment.hardware, override=None), devices)
-    base = deployment.policies.get("parallelism")
-    policies: dict[str, Any] = {k: v for k, v in deployment.policies.items() if k != NAME}
-    shape = evolve(base, tensor=None, pipeline=None, pipeline_layers=None) if base is not None else None
-    if shape is None:
-        shape = next(p for p in context.plugins.policies if p.name == "parallelism").config()
-    policies["parallelism"] = evolve(shape, tensor=table.tensor, pipeline=table.pipeline)
-    pool = evolve(setup, deployment=evolve(deployment, policies=policies), topology=topology)
-    return Pool(Composition(pool), table.replicas or 1)
+    policy = next(p for p in context.plugins.policies if p.name == "parallelism")
+    shape = _shape(table, deployment.policies.get("parallelism") or policy.config())
+    stated = table.tensor is not None or table.pipeline is not None
+    needed = (policy.devices(shape) if stated and policy.devices is not None else None) or 1
+    devices = table.devices or (needed if stated else context.topology.devices)
+    replicas = table.replicas or 1
+    if needed > devices:
+        raise InfeasibleError(f"the {name} pool has {devices} devices, and its degrees need {needed}", path)
+    whole, rest = divmod(devices, needed)
+    if table.tensor is not None and not rest and table.replicas in (None, whole):
+        devices, replicas = needed, whole
+    topology = context.topology
+    if table.accelerator is not None or devices != topology.devices:
+        accelerator, hardware = topology.accelerator, evolve(deployment.hardware, override=None)
+        if table.accelerator is not None:
+            accelerator = context.plugins.accelerators.get(table.accelerator)
+        topology, _ = build_topology(accelerator, hardware, devices)
+    policies = {k: v for k, v in deployment.policies.items() if k != NAME}
+    policies["parallelism"] = shape
+    composition = Composition(evolve(setup, deployment=evolve(deployment, policies=policies), topology=topology))
+    try:
+        composition.memory, composition.scheduler, composition.pricer  # noqa: B018
+    except InfeasibleError as error:
+        raise InfeasibleError(f"the {name} pool: {error}", path) from None
+    return Pool(composition, replicas)
+
+
+def devices(config: DisaggregationConfig) -> int | None:
+    """Devices of a decode replica, which stand for the deployment where it does not say how many it has."""
+    table = config.decode or PoolTable()
+    if table.tensor is None and table.pipeline is None:
+        return table.devices
+    return (table.tensor or 1) * (table.pipeline or 1)
 
 
 def scheduler(config: DisaggregationConfig, scheduler: Scheduler, context: Context) -> Scheduler:
@@ -85,16 +110,20 @@ def scheduler(config: DisaggregationConfig, scheduler: Scheduler, context: Conte
     if config.prefill is None and config.decode is None:
         return scheduler
     transfer = config.transfer or Transfer()
-    rate = transfer.bandwidth or context.topology.network_bytes_per_s
+    prefill = _pool("prefill", config.prefill or PoolTable(), context)
+    decode = _pool("decode", config.decode or PoolTable(), context)
+    rate = transfer.bandwidth
+    if rate is None:
+        # A sequence leaves and arrives over the network ports of the smaller replica.
+        sides = [pool.composition.setup.topology for pool in (prefill, decode)]
+        slowest = min(side.network_bytes_per_s * side.devices for side in sides)
+        rate = slowest * context.topology.efficiency.link
+        source = Source("default", "docs/conventions.md", "KV transfer")
+        reason = "network ports of the smaller replica at the sustained link fraction"
+        context.assume(("policy", NAME, "transfer", "bandwidth"), rate, reason, source)
     return evolve(
         scheduler,
-        disaggregation=Disaggregation(
-            _pool("prefill", config.prefill or PoolTable(), context),
-            _pool("decode", config.decode or PoolTable(), context),
-            rate,
-            transfer.setup or 0.0,
-            transfer.layerwise is not False,
-        ),
+        disaggregation=Disaggregation(prefill, decode, rate, transfer.setup or 0.0, transfer.layerwise is not False),
     )
 
 
@@ -104,6 +133,7 @@ POLICY = Policy(
     None,
     None,
     scheduler,
+    devices=devices,
     requires=("parallelism",),
     after=("constrained_decoding",),
 )

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from math import ceil, comb
+
 from attrs import evolve, frozen
 
+from servelint.arrays import minimum
+from servelint.memory import Weights
 from servelint.plugin import (
     ActivationIO,
+    Block,
     Boolean,
+    Collective,
     Context,
     Demand,
+    Feature,
     Integer,
+    Lineage,
     Matmul,
     MemoryLedger,
     Number,
     Op,
     Policy,
     StepGraph,
+    WeightRead,
     key,
 )
 from servelint.values import Value
@@ -25,31 +34,100 @@ NAME = "moe"
 
 @frozen(eq=False, repr=False)
 class Moe(Value):
-    """``skew`` is the busiest expert rank's load over the mean (1: even); ``redundant_experts`` are extra
-    copies a layer; ``load_metrics`` says that expert load is recorded."""
+    """``skew`` is the busiest expert rank's load over the mean (1: even), measured with the copies in place;
+    ``redundant_experts`` are extra copies a layer; ``load_metrics`` says that expert load is recorded."""
 
     skew: float | None = key(Number(1.0, 10_000.0))
     redundant_experts: int | None = key(Integer(0, 100_000))
     load_metrics: bool | None = key(Boolean())
 
 
-def graph(config: Moe, graph: StepGraph, context: Context) -> StepGraph:
-    """Give the busiest expert rank its share: skew multiplies what its tokens cost."""
-    skew = config.skew
+def _ranks(context: Context) -> int:
     parallelism = context.config("parallelism")
-    if not skew or skew == 1.0 or parallelism is None or (parallelism.expert or 1) == 1:
-        return graph
+    return (parallelism.expert or 1) if parallelism is not None else 1
+
+
+def _copies(block: Block, redundant: int, ranks: int) -> float:
+    """Expert weights that a rank holds, copies included, over those it holds without."""
+    count = block.experts.count if block.experts is not None else 1
+    return ceil((count + redundant) / ranks) / ceil(count / ranks)
+
+
+def _reached_more(feature: Feature, factor: float) -> Feature:
+    """The share of a rank's experts that a step reaches, ``factor`` times as large but never above 1.
+
+    The floor of any routing stays what it is.
+    """
+    count = feature.count
+    return Feature(
+        f"{feature.name} on the busiest rank",
+        lambda s: minimum(count(s) * factor, 1.0),
+        (*feature.args, "skew", factor),
+        feature.floor,
+    )
+
+
+def graph(config: Moe, graph: StepGraph, context: Context) -> StepGraph:
+    """Give the busiest expert rank its share, and let a step read the copies.
+
+    The step waits for the rank with most tokens. It multiplies, and moves activations, ``skew`` times the mean;
+    it reads ``skew`` times as many of its experts, at most all; it receives ``skew`` times as many tokens, at
+    most one copy of every token.
+    """
+    ranks = _ranks(context)
     # The busiest rank gets at most every token.
-    factor = min(skew, float(parallelism.expert))
+    skew = min(config.skew or 1.0, float(ranks))
+    copies = config.redundant_experts or 0
+    if skew == 1.0 and not copies:
+        return graph
 
     def change(op: Op, demand: Demand) -> Demand:
-        if not op.name.endswith(".experts") or not isinstance(demand, Matmul | ActivationIO):
+        block = context.block(op.name)
+        if block is None or block.experts is None or skew == 1.0:
             return demand
-        if isinstance(demand, Matmul) and demand.axis != "experts":
+        why, source = "busiest expert rank over the mean", context.input(NAME, "skew")
+        if isinstance(demand, Collective):
+            if demand.kind != "all_to_all":
+                return demand
+            local = ceil(block.experts.count / ranks)
+            missed = comb(block.experts.count - local, block.experts.top_k) / comb(
+                block.experts.count, block.experts.top_k
+            )
+            return demand.scaled(min(skew, 1 / (1 - missed)), NAME, f"{why}, at most every token", source)
+        if not op.name.endswith(".experts"):
             return demand
-        return demand.scaled(factor, NAME, "busiest expert rank over the mean", context.input(NAME, "skew"))
+        if isinstance(demand, WeightRead):
+            if demand.axis != "experts":
+                return demand
+            lineage = demand.lineage.rewritten(NAME, f"experts reached x {why}, at most all", source)
+            return evolve(demand, feature=_reached_more(demand.feature, skew), lineage=lineage)
+        if isinstance(demand, ActivationIO) or (isinstance(demand, Matmul) and demand.axis == "experts"):
+            return demand.scaled(skew, NAME, why, source)
+        return demand
 
-    return graph.mapped(change)
+    graph = graph.mapped(change)
+    return (
+        evolve(graph, ops=tuple(_reading_copies(op, copies, ranks, context) for op in graph.ops)) if copies else graph
+    )
+
+
+def _reading_copies(op: Op, copies: int, ranks: int, context: Context) -> Op:
+    """Add the reads of redundant copies: part of the estimate only, since a router can leave copies alone."""
+    block = context.block(op.name)
+    if block is None or block.experts is None:
+        return op
+    extra = _copies(block, copies, ranks) - 1
+    reads = tuple(
+        ActivationIO(
+            d.coefficient * d.format.bytes_per_element * extra,
+            d.feature,
+            "experts",
+            Lineage("bytes of redundant copies read", (context.input(NAME, "redundant_experts"),)),
+        )
+        for d in op.demands
+        if isinstance(d, WeightRead) and d.axis == "experts" and d.format is not None
+    )
+    return evolve(op, demands=(*op.demands, *reads)) if reads and extra > 0 else op
 
 
 def memory(config: Moe, ledger: MemoryLedger, context: Context) -> MemoryLedger:
@@ -57,16 +135,16 @@ def memory(config: Moe, ledger: MemoryLedger, context: Context) -> MemoryLedger:
     copies = config.redundant_experts
     if not copies:
         return ledger
+    ranks = _ranks(context)
 
-    def change(weights):  # type: ignore[no-untyped-def]
+    def change(weights: Weights) -> Weights:
         block = context.block(weights.block)
         if block is None or block.experts is None or weights.tensor.role != "routed_experts":
             return weights
-        factor = (block.experts.count + copies) / block.experts.count
         lineage = weights.lineage.rewritten(NAME, "redundant copies", context.input(NAME, "redundant_experts"))
-        return evolve(weights, params=weights.params * factor, lineage=lineage)
+        return evolve(weights, params=weights.params * _copies(block, copies, ranks), lineage=lineage)
 
     return ledger.mapped(weights=change)
 
 
-POLICY = Policy(NAME, Moe, graph, memory, after=("parallelism",))
+POLICY = Policy(NAME, Moe, graph, memory, after=("parallelism", "quantization"))

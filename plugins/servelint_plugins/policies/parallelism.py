@@ -295,8 +295,8 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
             added.append(_collective("send", "logits gather", part, outputs, t, 1, context))
         if added:
             name = f"{op.name}.{'all_to_all' if added[0].kind == 'all_to_all' else 'collective'}"  # type: ignore[attr-defined]
-            launches = Launch(len(added), ONCE, "replicated", Lineage("collective launches"))
-            graph = graph.inserted_after(op.name, Op(name, (), (), (*added, launches), op.repeats, op.layers, NAME))
+            # A collective's latency is measured with its launch.
+            graph = graph.inserted_after(op.name, Op(name, (), (), tuple(added), op.repeats, op.layers, NAME))
         if ends_mixer and config.c > 1 and block is not None and isinstance(block.mixer, Attention | LatentAttention):
             partial = block.mixer.q_heads * block.mixer.v_head_dim * split.share("heads", block)
             join = _collective(

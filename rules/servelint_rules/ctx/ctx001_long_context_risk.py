@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Case, Finding, Input, Lacks, Related, Review, Rule, Severity
-from servelint.service import Mix
-from servelint_rules.show import duration, request_rate, sequences, size, tokens
+from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity, Source
+from servelint.service import Figure, Mix, Service
+from servelint_rules.show import duration, request_rate, size, tokens
+from servelint_rules.variants import narrower_cache
+
+FIGURES: tuple[Figure, Figure] = ("estimate", "bound")
 
 
 class Verdict(NamedTuple):
@@ -148,24 +152,32 @@ rate = "1 req/s"
             return
         for i, scenario in review.growth:
             declared = review.deployment.workload.growth[i] if review.deployment.workload else None
-            verdict = _fails(review, scenario, review.rate(declared))
+            rate = review.rate(declared)
+            verdict = _fails(review, scenario, rate)
             if verdict is not None:
                 path: KeyPath = ("workload", "growth", i)
                 key = next(
                     (k for k in ("prompt_tokens", "output_tokens", "trace") if review.declared(*path, k)),
                     None,
                 )
-                yield self._finding(review, (*path, key) if key else path, base, scenario, sized, verdict)
+                yield self._finding(review, (*path, key) if key else path, base, scenario, sized, verdict, rate)
         if review.declared("deployment", "sized_for") and mix.context(0.99) > sized:
             tail = mix.at_context(mix.context(0.99))
             verdict = _fails(review, tail, None)
             if verdict is not None:
                 tail = tail._replace(name=f"the workload's own p99 of {tokens(mix.context(0.99))} tokens")
                 key = "trace" if review.declared("workload", "trace") else "prompt_tokens"
-                yield self._finding(review, ("workload", key), base, tail, sized, verdict)
+                yield self._finding(review, ("workload", key), base, tail, sized, verdict, review.rate())
 
     def _finding(
-        self, review: Review, path: KeyPath, base: Mix, scenario: Mix, sized: float, verdict: Verdict
+        self,
+        review: Review,
+        path: KeyPath,
+        base: Mix,
+        scenario: Mix,
+        sized: float,
+        verdict: Verdict,
+        rate: float | None,
     ) -> Finding:
         memory = review.memory
         if memory is None:
@@ -173,34 +185,68 @@ rate = "1 req/s"
         then, now = scenario.mean_context, base.mean_context
         per_token = memory.bytes_per_token()
         resident = [memory.resident_sequences(c) for c in (now, then)]
-        holds = _largest_context(review, base, then)
+        # Windows and fixed state make a sequence smaller than its tokens times the bytes of a new one.
+        each = memory.sequence_bytes(then, memory.tightest)
         return Finding(
             path,
-            f"{scenario.name}: {verdict.reason}; mean context grows from {tokens(now)} to {tokens(then)} tokens "
-            f"({then / now:.1f}x the KV read per sequence and step), and resident sequences fall from "
-            f"{resident[0]:,} to {resident[1]:,}",
+            f"{scenario.name}: {verdict.reason}; the mean context grows from {tokens(now)} to {tokens(then)} tokens "
+            f"({then / now:.1f}x), and the KV cache holds {resident[1]:,} such sequences at once instead of "
+            f"{resident[0]:,}",
             equation=(
-                f"KV per sequence and device = {tokens(then)} tokens x {per_token:,.0f} B = {size(then * per_token)}; "
-                f"KV memory {size(memory.cache_left(memory.tightest))} a device holds {resident[1]:,} such sequences"
+                f"KV per sequence and device = {size(each)} at {tokens(then)} tokens ({per_token:,.0f} B a token "
+                f"before any window is full), read whole in every step; {size(memory.cache_left(memory.tightest))} of "
+                f"KV memory a device / {size(each)} = {resident[1]:,} sequences"
             ),
             inputs=(
                 Input("mean context", then, "tok", review.source(*path)),
                 Input("KV bytes per token and device", per_token, "B", _cache_source(review)),
                 *memory.budget_lineage.inputs,
             ),
-            help=(
-                f"it holds up to a context of about {tokens(holds)} tokens: limit requests to that, or size the "
-                "fleet for the longer ones (FP8 KV cache, more devices, a pool of their own)"
-                if holds
-                else "size the fleet for the longer requests (FP8 KV cache, more devices, a pool of their own)"
-            ),
+            help="; ".join(_remedies(review, base, scenario, rate)),
             related=(Related(_sized_path(review), f"sized for a context of {tokens(sized)} tokens"),),
             severity=Severity.ERROR if verdict.certain else Severity.WARNING,
             confidence="high" if verdict.certain else "medium",
         )
 
 
-def _cache_source(review: Review):  # type: ignore[no-untyped-def]
+def _remedies(review: Review, base: Mix, scenario: Mix, rate: float | None) -> Iterator[str]:
+    """What carries the scenario, in numbers, and the context up to which today's deployment holds."""
+    composition = review.composition
+    if composition is None:
+        return
+    replicas = _replicas(review, composition, scenario, rate)
+    if replicas is not None:
+        yield f"to serve it: set hardware.replicas = {replicas} instead of {review.replicas}"
+    narrow = narrower_cache(review)
+    if narrow is not None:
+        fitting = narrow.memory.resident_sequences(scenario.mean_context)
+        fewer = _replicas(review, narrow, scenario, rate)
+        narrowed = f'policy.quantization.kv_cache = "fp8" holds {fitting:,} such sequences'
+        if _verdict(review, narrow, scenario, rate) is None:
+            yield f"{narrowed} and is enough alone"
+        elif fewer is not None and (replicas is None or fewer < replicas):
+            yield f"{narrowed}, and {fewer} replicas are enough"
+        else:
+            narrow = None
+    if replicas is None and narrow is None:
+        yield "to serve it: a pool of its own with more memory per sequence (more devices a replica, larger devices)"
+    holds = _largest_context(review, base, scenario.mean_context)
+    if holds:
+        yield f"to refuse it: set model.max_model_len to about {tokens(holds)}, up to which today's fleet holds"
+
+
+def _replicas(review: Review, composition: Composition, mix: Mix, rate: float | None) -> int | None:
+    """Replicas that carry the scenario's rate within the SLO, None when no number of them does or no rate is known."""
+    if rate is None or composition.memory.resident_sequences(mix.context(0.99)) < 1:
+        return None
+    service = Service(composition, mix)
+    knee = service.knee(review.objectives)
+    if knee is None or knee.rate <= 0:
+        return None
+    return math.ceil(rate * review.replicas / (knee.rate * service.decode_replicas) - 1e-9)
+
+
+def _cache_source(review: Review) -> Source:
     memory = review.memory
     return memory.caches[0].lineage.inputs[0].source if memory and memory.caches else review.source("model")
 
@@ -213,48 +259,47 @@ def _sized_path(review: Review) -> KeyPath:
 
 def _fails(review: Review, mix: Mix, rate: float | None) -> Verdict | None:
     """Say why the deployment does not work under a mix, None when it does."""
-    memory, composition = review.memory, review.composition
-    if memory is None or composition is None:
-        return None
-    final = mix.context(0.99)
+    composition = review.composition
+    return None if composition is None else _verdict(review, composition, mix, rate)
+
+
+def _verdict(review: Review, composition: Composition, mix: Mix, rate: float | None) -> Verdict | None:
+    memory, final = composition.memory, mix.context(0.99)
     if memory.resident_sequences(final) < 1:
         return Verdict(f"one sequence of {tokens(final)} tokens does not fit in the KV cache", True)
-    service = review.service(mix)
+    rate = rate if rate is not None else review.rate()
+    shared = composition is review.composition and mix is review.mix
+    service = review.service(mix) if shared else Service(composition, mix, open_loop=rate is not None)
     if service.batch_limit < 1:
         return Verdict(f"no sequence of {tokens(mix.mean_context)} tokens fits in the KV cache", True)
-    rate = rate if rate is not None else review.rate()
-    workload = review.deployment.workload
     if rate is not None:
         point = service.at_rate(rate)
         if point is None:
-            certain = review.service(mix, "bound").at_rate(rate) is None
-            most = service.max_rate
-            return Verdict(
-                f"{request_rate(rate)} a replica are offered and at most {request_rate(most)} can be carried",
-                certain,
-            )
+            most = request_rate(service.max_rate)
+            reason = f"{request_rate(rate)} a replica are offered and at most {most} can be carried"
+            return Verdict(reason, Service(composition, mix, "bound").at_rate(rate) is None)
     else:
-        limit = service.batch_limit
+        workload, point = review.deployment.workload, service.fullest
         wanted = workload.concurrency if workload else None
         if wanted is not None:
-            wanted = max(1, -(-wanted // review.replicas))
-            if limit < wanted:
-                return Verdict(f"{sequences(wanted)} sequences at once are declared, {sequences(limit)} fit", True)
-            limit = wanted
-        point = service.point(float(limit))
-    misses = point.misses(review.objectives, declared=True)
-    if misses:
-        worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
-        objective = worst.objective
-        ideal = review.service(mix, "bound").point(point.batch)
-        certain = bool(ideal.misses((objective,), declared=True))
-        shown = "without limit" if worst.seconds == float("inf") else duration(worst.seconds)
-        return Verdict(
-            f"{objective.metric.upper()} {objective.percentile} becomes {shown} against "
-            f"{duration(objective.declared_s)}",
-            certain,
-        )
-    return None
+            wanted, fitting = max(1, -(-wanted // review.replicas)), service.limits["KV capacity"]
+            if fitting < wanted:
+                return Verdict(f"{wanted:,} sequences at once are declared and {fitting:,} fit in the KV cache", True)
+            point = service.point(min(float(wanted), point.batch)) if point is not None else None
+    misses = point.misses(review.objectives, declared=True) if point is not None else []
+    if point is None or not misses:
+        return None
+    worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
+    objective = worst.objective
+    ideal = Service(composition, mix, "bound", open_loop=rate is not None)
+    best = ideal.point(point.batch) if rate is None else ideal.at_rate(rate)
+    certain = best is None or bool(best.misses((objective,), declared=True))
+    becomes = "grows without limit" if math.isinf(worst.seconds) else f"becomes {duration(worst.seconds)}"
+    return Verdict(
+        f"{objective.metric.upper()} {objective.percentile} {becomes}, above the objective of "
+        f"{duration(objective.declared_s)}",
+        certain,
+    )
 
 
 def _largest_context(review: Review, base: Mix, upper: float) -> int:

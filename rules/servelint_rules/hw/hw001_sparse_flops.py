@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from servelint.graph import demands_of
-from servelint.lineage import KeyPath
+from servelint.lineage import KeyPath, dotted
 from servelint.plugin import (
     Accelerator,
     Case,
@@ -23,7 +23,6 @@ from servelint.plugin import (
     Rule,
     Severity,
 )
-from servelint_rules.show import flops
 
 
 class Rate(NamedTuple):
@@ -95,6 +94,7 @@ id = "meta-llama/Llama-3.1-8B"
 [[claim]]
 metric = "throughput"
 value = "2000 tok/s"
+at = { concurrency = 16, itl_p99 = "12 ms" }
 [claim.assumes]
 dense_flops = "3958 TFLOP/s" # expect: HW001
 precision = "fp8"
@@ -143,6 +143,7 @@ id = "meta-llama/Llama-3.1-8B"
 [[claim]]
 metric = "throughput"
 value = "2000 tok/s"
+at = { concurrency = 16, itl_p99 = "12 ms" }
 [claim.assumes]
 dense_flops = "1979 TFLOP/s"
 precision = "fp8"
@@ -179,11 +180,11 @@ id = "meta-llama/Llama-3.1-8B"
             source = published.source("compute", f"sparse_flops.{rate.precision}")
             yield Finding(
                 rate.path,
-                f"{flops(rate.value)} is the {rate.precision.upper()} rate of {published.name} with 2:4 structured "
-                f"sparsity; a dense model runs at most at {flops(dense)}",
+                f"{_tera(rate.value)} is the {rate.precision.upper()} rate of {published.name} with 2:4 structured "
+                f"sparsity; a dense model runs at most at {_tera(dense)}",
                 equation=(
-                    f"given {flops(rate.value)} = published sparse {flops(sparse)}; "
-                    f"dense {flops(dense)}; ratio {rate.value / dense:.2f}x too fast"
+                    f"given {_tera(rate.value)} = published sparse {_tera(sparse)}; published dense {_tera(dense)}: "
+                    f"everything computed from the figure is {rate.value / dense:.2f} times too fast"
                 ),
                 inputs=(
                     review.input("given rate", rate.value, "FLOP/s", *rate.path),
@@ -195,10 +196,20 @@ id = "meta-llama/Llama-3.1-8B"
                         published.source("compute", f"dense_flops.{rate.precision}"),
                     ),
                 ),
-                help=f"use the dense rate: {flops(dense)}",
+                help=f"set {dotted(rate.path)} = {_toml(rate, dense)}, the dense rate",
                 related=_related(review, rate),
-                fix=Fix("use the dense rate", (Edit(rate.path, f'"{dense / 1e12:g} TFLOP/s"'),)),
+                fix=Fix("use the dense rate", (Edit(rate.path, _toml(rate, dense)),)),
             )
+
+
+def _tera(rate: float) -> str:
+    """One prefix for both rates of a pair, the one that datasheets print."""
+    return f"{rate / 1e12:,.5g} TFLOP/s"
+
+
+def _toml(rate: Rate, dense: float) -> str:
+    """The dense rate as the spec would have it; datasheets hold plain numbers of FLOP/s."""
+    return f"{dense / 1e12:g}e12" if "datasheet" in rate.path else f'"{dense / 1e12:g} TFLOP/s"'
 
 
 def _related(review: Review, rate: Rate) -> tuple[Related, ...]:

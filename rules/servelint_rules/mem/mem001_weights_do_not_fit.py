@@ -110,8 +110,9 @@ max_model_len = 8192
         path = ("model", "id") if review.declared("model", "id") else ("model", "config")
         yield Finding(
             path,
-            f"the weights take {size(fit.weights)} of the {size(fit.budget)} that a device{stages} may use"
-            + (f", and runtime and activations {size(fit.reserves)} more" if fit.reserves else ""),
+            f"a device{stages} has to hold {size(fit.weights)} of weights"
+            + (f" and {size(fit.reserves)} of runtime and activations" if fit.reserves else "")
+            + f", and the engine may use {size(fit.budget)} of it",
             equation=(
                 f"weights {size(fit.weights)} + reserves {size(fit.reserves)} = {size(need)} > "
                 f"{size(memory.visible)} visible x {utilization:g} utilization = {size(fit.budget)}"
@@ -142,15 +143,18 @@ def _help(review: Review, degree: int) -> str:
     fit = memory.fit(memory.tightest)
     budget = fit.budget - fit.reserves
     if budget <= 0:
-        return "the reserves alone exceed the budget: raise the utilization or lower max_batched_tokens"
+        return "the reserves alone exceed the budget: raise memory_utilization or lower max_batched_tokens"
     wanted = degree
     # Sharding divides what is sharded; powers of two are what engines accept.
-    while wanted < 1024 and fit.weights * degree / wanted > budget:
+    while wanted < 1024 and fit.weights * degree / wanted >= budget:
         wanted *= 2
-    share = memory.visible and fit.weights / memory.visible
+    if wanted >= 1024:
+        return f"the weights are {fit.weights / memory.visible:,.0f} times a device's memory"
+    each = fit.weights * degree / wanted
+    params = sum(w.params * w.repeats[memory.tightest] for w in memory.weights)
+    bits = fit.weights * 8 / params
     return (
-        f"tensor parallelism of {wanted} brings the weights to about {size(fit.weights * degree / wanted)} a device; "
-        f"or store them in at most {budget / fit.weights:.0%} of today's bits"
-        if wanted < 1024
-        else f"the weights are {share:.0f} times a device's memory"
+        f"set policy.parallelism.tensor = {wanted}: about {size(each)} of weights a device, {size(budget - each)} "
+        f"left for the KV cache; or store the weights in fewer than {bits * budget / fit.weights:.1f} bits instead of "
+        f"{bits:.1f}"
     )

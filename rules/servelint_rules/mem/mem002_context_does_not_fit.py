@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
+from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
 from servelint_rules.show import size
+from servelint_rules.variants import narrower_cache
+
+REFUSING = ("vllm",)
+"""Engines that do not start when one sequence of the model's own maximum length exceeds the KV cache."""
 
 
 class ContextDoesNotFit(Rule):
@@ -18,7 +22,8 @@ class ContextDoesNotFit(Rule):
 
     Why it is bad
     -------------
-    Engines refuse to start; those that start preempt the first request that long for ever.
+    Engines refuse to start; those that start preempt the first request that long for ever. Where the spec sets no
+    length and the engine is not known to refuse the model's own, this is advice only.
 
     The arithmetic
     --------------
@@ -63,6 +68,8 @@ memory_utilization = 0.65
 servelint = 1
 [hardware]
 accelerator = "nvidia/l4"
+[engine]
+name = "vllm"
 [model]
 id = "meta-llama/Llama-3.1-8B" # expect: MEM002
 """,
@@ -110,7 +117,7 @@ id = "meta-llama/Llama-3.1-70B"
             return
         stage = min(range(memory.stages), key=lambda s: memory.cache_left(s) - memory.sequence_bytes(length, s))
         need, left = memory.sequence_bytes(length, stage), memory.cache_left(stage)
-        fits = longest(review, length)
+        fits = longest(memory, length)
         declared = review.declared("model", "max_model_len")
         path = (
             ("model", "max_model_len")
@@ -120,11 +127,13 @@ id = "meta-llama/Llama-3.1-70B"
             else ("model", "config")
         )
         own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
+        refuses = declared or (review.engine is not None and review.engine.name in REFUSING)
         quoted = [size(need), size(left)]
         per_token = memory.bytes_per_token(stage)
         yield Finding(
             path,
-            f"one sequence of {length:,} tokens{own} needs {quoted[0]} of KV cache on a device that has {quoted[1]} left",
+            f"one sequence of {length:,} tokens{own} needs {quoted[0]} of KV cache on a device that has {quoted[1]} "
+            f"left",
             equation=(
                 f"{length:,} tokens x {per_token:,.0f} B a token and device = {quoted[0]} > "
                 f"{quoted[1]} = budget {size(memory.budget)} - weights - reserves"
@@ -136,17 +145,26 @@ id = "meta-llama/Llama-3.1-70B"
                 else Input("state bytes", need, "B", review.source(*path)),
                 *memory.budget_lineage.inputs,
             ),
-            help=f"at most {fits:,} tokens fit: set max_model_len = {fits}, use a narrower KV cache, or more devices",
+            help=_help(review, fits, length),
             related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
             fix=Fix(f"set max_model_len to {fits}", (Edit(path, str(fits)),)) if declared and fits else None,
+            severity=Severity.ERROR if refuses else Severity.INFO,
         )
 
 
-def longest(review: Review, limit: int) -> int:
+def _help(review: Review, fits: int, length: int) -> str:
+    narrow = narrower_cache(review)
+    wider = 0 if narrow is None else longest(narrow.memory, length)
+    parts = [f"set model.max_model_len = {fits}, the most that fits"] if fits else []
+    if wider > fits:
+        parts.append(f'policy.quantization.kv_cache = "fp8" fits {wider:,} tokens')
+    return "; or ".join((*parts, "more devices"))
+
+
+def longest(memory: MemoryLedger, limit: int) -> int:
     """Return the longest sequence that fits, in whole pages."""
-    memory = review.memory
-    if memory is None:
-        return 0
+    if memory.resident_per_rank(limit) >= 1:
+        return limit
     low, high = 0, limit
     while high - low > 1:
         middle = (low + high) // 2

@@ -4,11 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from servelint.lineage import KeyPath
-from servelint.plugin import Case, Finding, Input, Lacks, Related, Review, Rule, Severity
-from servelint.service import Miss, Point
+from attrs import evolve
+
+from servelint.lineage import KeyPath, dotted
+from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
+from servelint.service import Miss, Mix, Objective, Point, Service
+from servelint.spec.model import Claim
 from servelint_rules.show import duration, request_rate, sequences, token_rate
+from servelint_rules.slo.feasible import unreachable
+
+THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
+
+SMALLEST_CHUNK = 128
+"""Prompt chunks below this many tokens re-read the weights so often that nobody runs them."""
+
+
+class Run(NamedTuple):
+    """A load on a replica, and the key that decides it: a rate, a number of sequences, or every slot taken.
+
+    ``subject`` begins the sentence about it. ``bound`` and ``estimate`` are the replica in those two figures.
+    """
+
+    path: KeyPath
+    subject: str
+    estimate: Service
+    bound: Service
+    rate: float | None = None
+    batch: int | None = None
+    claim: Claim | None = None
+
+    def point(self, service: Service) -> Point | None:
+        """Where a replica stands under this load, None when it has no steady state there."""
+        if self.rate is not None:
+            return service.at_rate(self.rate)
+        # Beyond the fullest point prompts arrive faster than steps take them: more never decode at once.
+        most = service.fullest
+        if most is None or self.batch is None:
+            return most
+        return service.point(min(float(self.batch), most.batch))
 
 
 class ThroughputPastSlo(Rule):
@@ -18,6 +53,7 @@ class ThroughputPastSlo(Rule):
     --------------
     The point where the deployment runs, given by the offered rate, the declared concurrency, or full admission
     when neither is declared; and the point of every throughput claim. At each, every percentile of the SLO.
+    Objectives that one request alone does not meet are SLO005's and SLO006's.
 
     Why it is bad
     -------------
@@ -33,7 +69,7 @@ class ThroughputPastSlo(Rule):
     How to fix
     ----------
     Admit no more sequences than the knee, and add replicas for the load beyond it; or shorten the step: a
-    smaller prefill chunk, fewer bits, more tensor parallelism.
+    smaller prefill chunk, fewer bits, more tensor parallelism. Quote the throughput of the knee.
 
     Source
     ------
@@ -94,6 +130,56 @@ at = { concurrency = 128 } # expect: SLO001
 """,
             flip=("claim[0].at.concurrency", "4"),
         ),
+        Case(
+            "a rate that one replica carries, but not within the objective",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+replicas = 1
+[hardware.efficiency]
+memory = 0.8
+compute = 0.6
+source = "bench/h100.json"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.batching]
+max_sequences = 256
+max_batched_tokens = 512
+[workload]
+prompt_tokens = { p50 = 400, p99 = 1500 }
+output_tokens = { p50 = 250, p99 = 1000 }
+rate = "26 req/s" # expect: SLO001
+[slo]
+tpot = { p99 = "12 ms" }
+""",
+            flip=("hardware.replicas", "3"),
+        ),
+        Case(
+            "one sequence more than the knee",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[hardware.efficiency]
+memory = 0.8
+compute = 0.6
+source = "bench/h100.json"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.batching]
+max_sequences = 64 # expect: SLO001
+max_batched_tokens = 512
+[workload]
+prompt_tokens = { p50 = 400, p99 = 1500 }
+output_tokens = { p50 = 250, p99 = 1000 }
+[slo]
+tpot = { p99 = "9.75 ms" }
+""",
+            flip=("policy.batching.max_sequences", "63"),
+        ),
     )
     passing = (
         Case(
@@ -132,91 +218,164 @@ prompt_tokens = { p50 = 1000, p99 = 4000 }
 output_tokens = { p50 = 250, p99 = 1000 }
 """,
         ),
+        Case(
+            "a claim of the whole deployment is shared by its replicas",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+replicas = 32
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.batching]
+max_sequences = 256
+max_batched_tokens = 1024
+[workload]
+prompt_tokens = { p50 = 1000, p99 = 4000 }
+output_tokens = { p50 = 250, p99 = 1000 }
+rate = "32 req/s"
+[slo]
+itl = { p99 = "25 ms" }
+[[claim]]
+metric = "throughput"
+value = "16000 tok/s"
+per = "deployment"
+at = { concurrency = 128 }
+""",
+        ),
     )
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare the operating point, and each claim's, with the SLO."""
-        if review.composition is None or review.mix is None:
+        mix = review.mix
+        if review.composition is None or mix is None:
             yield Lacks("a composed deployment and workload lengths")
             return
         if not review.objectives:
             yield Lacks("slo")
             return
-        point = review.operating_point
-        if point is not None and (misses := point.misses(review.objectives, declared=True)):
-            yield self._finding(review, point, misses, *_cause(review))
-        for path, claim in review.claims:
-            at = claim.at
-            if claim.metric not in ("throughput", "output_throughput", "goodput", "total_throughput") or at is None:
-                continue
-            batch = at.batch or at.concurrency
-            if batch is None:
-                continue
-            key = "batch" if at.batch else "concurrency"
-            claimed = review.service(review.mix).point(float(batch))
-            if misses := claimed.misses(review.objectives, declared=True):
-                yield self._finding(review, claimed, misses, (*path, "at", key), "the claim is made at")
+        beyond = unreachable(review)
+        for run in (_configured(review, mix), *_claimed(review, mix)):
+            point = run.point(run.estimate)
+            misses = point.misses(review.objectives, declared=True) if point is not None else []
+            misses = [m for m in misses if m.objective not in beyond]
+            if point is not None and misses:
+                yield self._finding(review, run, point, misses)
 
-    def _finding(self, review: Review, point: Point, misses: list[Miss], path: KeyPath, what: str) -> Finding:
+    def _finding(self, review: Review, run: Run, point: Point, misses: list[Miss]) -> Finding:
         worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
         objective, seconds = worst.objective, worst.seconds
-        certain = False
-        if review.mix is not None:
-            ideal = review.service(review.mix, "bound").point(point.batch)
-            certain = any(m.objective == objective for m in ideal.misses((objective,), declared=True))
-        figure = "even the bound" if certain else "estimate"
-        metric = f"{objective.metric.upper()} {objective.percentile}"
-        knee = review.knee
-        at_knee = "no batch meets the SLO" if knee is None else (
-            f"the knee is at {sequences(knee.batch)} sequences: {token_rate(knee.throughput)} at "
-            f"{duration(knee.latency(objective.metric, objective.percentile))}"
-        )  # fmt: skip
+        ideal = run.point(run.bound)
+        certain = ideal is not None and bool(ideal.misses((objective,), declared=True))
+        metric = _named(objective)
+        knee = run.estimate.knee(review.objectives)
         return Finding(
-            path,
-            f"{what} {sequences(point.batch)} sequences and {token_rate(point.throughput)}, where {metric} is "
-            f"{_shown(seconds)} ({figure}), above the objective of {duration(objective.declared_s)}; {at_knee}",
-            equation=_equation(point, objective.metric, objective.percentile),
+            run.path,
+            f"{run.subject} {sequences(point.batch)} sequences at once, where {metric} {_is(seconds)} "
+            f"({'even by the bound' if certain else 'estimate'}), above the objective of "
+            f"{duration(objective.declared_s)}; {_at_knee(review, point, knee, objective)}",
+            equation=_equation(point, objective),
             inputs=(
-                Input("sequences", point.batch, "", review.source(*path)),
+                Input("sequences at once", round(point.batch, 1), "", review.source(*run.path)),
                 Input("mean context", point.service.mix.mean_context, "tok", review.source("workload")),
+                *_budget(review, point),
                 review.input(metric, objective.declared_s, "s", *review.objective_path(objective)),
                 *_efficiency(review),
             ),
-            help=_help(review, point, knee),
+            help="; or ".join(_remedies(review, run, point, knee, objective)),
             related=(Related(review.objective_path(objective), f"the objective: {duration(objective.declared_s)}"),),
+            fix=_fix(review, run, knee),
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain else "medium",
         )
 
 
-def _shown(seconds: float) -> str:
-    return "without limit" if math.isinf(seconds) else duration(seconds)
-
-
-def _cause(review: Review) -> tuple[KeyPath, str]:
-    """The key that decides where the deployment runs, and how to speak of it."""
-    if review.declared("workload", "rate"):
-        return ("workload", "rate"), "the offered rate needs"
-    if review.declared("workload", "concurrency"):
-        return ("workload", "concurrency"), "the declared concurrency runs"
+def _configured(review: Review, mix: Mix) -> Run:
+    """Where the deployment itself runs: at its rate, at its concurrency, or with every slot taken."""
+    services = review.service(mix), review.service(mix, "bound")
+    workload, rate = review.deployment.workload, review.rate()
+    if rate is not None:
+        return Run(("workload", "rate"), f"{request_rate(rate)} a replica keep", *services, rate=rate)
+    wanted = workload.concurrency if workload is not None else None
+    if wanted is not None:
+        each = max(1, -(-wanted // review.replicas))
+        return Run(("workload", "concurrency"), "the declared concurrency keeps", *services, batch=each)
     if review.declared("policy", "batching", "max_sequences"):
-        return ("policy", "batching", "max_sequences"), "full admission runs"
-    return ("slo",), "with the assumed admission limit the deployment runs"
+        return Run(("policy", "batching", "max_sequences"), "full admission runs", *services)
+    return Run(("slo",), "with neither rate nor concurrency declared, the assumed admission limit runs", *services)
 
 
-def _equation(point: Point, metric: str, percentile: str) -> str:
-    context = point.service.mix.mean_context
-    step = f"plain step {duration(point.plain_s)} at {context:,.0f} tokens of mean context"
-    if metric == "ttft":
-        return (
-            f"TTFT {percentile} = queue (mean {_shown(point.queue_s)}, prefill busy "
-            f"{min(point.prefill_utilization, 9.99):.0%} of the time) + prefill in chunks; {step}"
+def _claimed(review: Review, mix: Mix) -> Iterator[Run]:
+    """Where each throughput claim was taken; a claim at a concurrency has no arrivals that queue."""
+    composition = review.composition
+    if composition is None:
+        return
+    for path, claim in review.claims:
+        at = claim.at
+        if claim.metric not in THROUGHPUTS or at is None:
+            continue
+        shared = review.replicas if claim.per == "deployment" else 1
+        batch = at.batch or at.concurrency
+        if batch is None and at.rate is None:
+            continue
+        closed = batch is not None
+        key = "batch" if at.batch else "concurrency" if closed else "rate"
+        yield Run(
+            (*path, "at", key),
+            f"{token_rate(claim.value)} are claimed at",
+            Service(composition, mix, open_loop=not closed),
+            Service(composition, mix, "bound", open_loop=not closed),
+            None if closed or at.rate is None else at.rate / shared,
+            max(1, -(-batch // shared)) if batch is not None else None,
+            claim,
         )
-    mixed = point.mixed_share
+
+
+def _named(objective: Objective) -> str:
+    return f"{objective.metric.upper()} {objective.percentile}"
+
+
+def _is(seconds: float) -> str:
+    return "grows without limit" if math.isinf(seconds) else f"is {duration(seconds)}"
+
+
+def _at_knee(review: Review, point: Point, knee: Point | None, objective: Objective) -> str:
+    """What is left within every objective, and what the rest costs in latency."""
+    slo = review.deployment.slo
+    headroom = f" with {slo.headroom:.0%} headroom" if slo is not None and slo.headroom else ""
+    if knee is None:
+        return f"not even one sequence meets every objective{headroom}"
+    gain = point.throughput / knee.throughput - 1
     return (
-        f"{metric.upper()} {percentile} over steps: {step}, {mixed:.1%} of steps carry prompt and take "
-        f"{duration(point.average_mixed_s)} on average"
+        f"the knee{headroom} is {sequences(knee.batch)} sequences with {_named(objective)} at "
+        f"{duration(knee.latency(objective.metric, objective.percentile))}: going past it adds {gain:.0%} throughput"
     )
+
+
+def _equation(point: Point, objective: Objective) -> str:
+    context = point.service.mix.mean_context
+    step = f"a step of {sequences(point.batch)} sequences at {context:,.0f} tokens takes {duration(point.plain_s)}"
+    if objective.metric in ("ttft", "e2e"):
+        busy = f"prefill is busy {min(point.prefill_utilization, 9.99):.0%} of the time"
+        wait = "the queue grows without limit" if math.isinf(point.queue_s) else f"mean wait {duration(point.queue_s)}"
+        return f"{_named(objective)} = wait + prefill chunks + decode steps: {busy}, {wait}; {step}"
+    if point.mixed_share == 0:
+        return f"{_named(objective)}: {step}"
+    carried = point.service.mix.new_prompt * point.requests_per_step / point.mixed_share
+    return (
+        f"{_named(objective)}: {step}; {point.mixed_share:.0%} of steps also carry prompt, {carried:,.0f} tokens on "
+        f"average, and take {duration(point.average_mixed_s)}"
+    )
+
+
+def _budget(review: Review, point: Point) -> tuple[Input, ...]:
+    """The most prompt tokens that a step takes beside decoding."""
+    return (review.policy_input("batching", _chunk_key(review), "tok"),) if point.chunk and point.mixed_share else ()
+
+
+def _chunk_key(review: Review) -> str:
+    return "prefill_chunk" if review.policy("batching").prefill_chunk else "max_batched_tokens"
 
 
 def _efficiency(review: Review) -> tuple[Input, ...]:
@@ -233,17 +392,80 @@ def _efficiency(review: Review) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def _help(review: Review, point: Point, knee: Point | None) -> str:
-    if knee is None:
-        return "shorten the step itself: fewer bits, more tensor parallelism, or a smaller prefill chunk"
-    parts = [f"admit at most {sequences(knee.batch)} sequences"]
-    rate = review.rate()
-    needed = rate if rate is not None else point.rate
-    if knee.rate > 0 and needed > knee.rate and not math.isinf(needed):
-        replicas = math.ceil(needed * review.replicas / knee.rate)
-        if replicas > review.replicas:
-            parts.append(
-                f"the same load then takes {replicas} replicas instead of {review.replicas} "
-                f"({request_rate(knee.rate)} each)"
-            )
-    return "; ".join(parts)
+def _remedies(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> Iterator[str]:
+    """What ends the finding, each with its number, the least change first."""
+    smaller = _smaller_chunk(review, run, point, objective)
+    if smaller is not None:
+        chunk, seconds = smaller
+        yield f"set policy.batching.{_chunk_key(review)} = {chunk}: {_named(objective)} is then {duration(seconds)}"
+    if knee is not None:
+        yield _within_knee(review, run, point, knee)
+    if knee is None and smaller is None:
+        yield "shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device"
+
+
+def _within_knee(review: Review, run: Run, point: Point, knee: Point) -> str:
+    replicas = review.replicas
+    if run.claim is not None:
+        share = knee.throughput / point.throughput
+        return (
+            f"quote at most {token_rate(run.claim.value * share)} ({share:.0%} of the claim), "
+            f"at {sequences(knee.batch)} sequences; the load that is claimed then takes "
+            f"{math.ceil(replicas / share - 1e-9)} replicas instead of {replicas}"
+        )
+    if run.rate is not None:
+        return (
+            f"set hardware.replicas = {_needed(review, run, knee)} instead of {replicas}: each carries "
+            f"{request_rate(knee.rate * run.estimate.decode_replicas)} at the knee"
+        )
+    if run.batch is not None:
+        most = math.floor(knee.batch)
+        return (
+            f"keep at most {most * replicas:,} requests in flight, or set hardware.replicas = "
+            f"{-(-run.batch * replicas // most)} instead of {replicas}"
+        )
+    return f"set policy.batching.max_sequences = {_admitted(run, knee)}"
+
+
+def _needed(review: Review, run: Run, knee: Point) -> int:
+    """Replicas at the knee that carry the offered rate."""
+    carried = knee.rate * run.estimate.decode_replicas
+    return math.ceil((run.rate or 0.0) * review.replicas / carried - 1e-9)
+
+
+def _admitted(run: Run, knee: Point) -> int:
+    """The admission limit that keeps to the knee; engines count it for each rank."""
+    return max(math.floor(knee.batch) // run.estimate.scheduler.ranks, 1)
+
+
+def _smaller_chunk(review: Review, run: Run, point: Point, objective: Objective) -> tuple[int, float] | None:
+    """The largest halving of the prompt chunk at which the same load meets every objective, and the latency then."""
+    if objective.metric not in ("itl", "tpot") or not point.mixed_share or not point.chunk:
+        return None
+    batching, name = review.policy("batching"), _chunk_key(review)
+    chunk = getattr(batching, name) // 2
+    while chunk >= SMALLEST_CHUNK:
+        composition = review.variant(batching=evolve(batching, **{name: chunk}))
+        if composition is None:
+            return None
+        then = run.point(Service(composition, run.estimate.mix, open_loop=run.estimate.open_loop))
+        # A budget that no longer feeds the batch would meet the objective by doing less.
+        carried = then is not None and (run.rate is not None or then.batch >= point.batch)
+        if then is not None and carried and not then.misses(review.objectives, declared=True):
+            return chunk, then.latency(objective.metric, objective.percentile)
+        chunk //= 2
+    return None
+
+
+def _fix(review: Review, run: Run, knee: Point | None) -> Fix | None:
+    """Edits of a declared value: the admission limit, or the replicas that the rate takes."""
+    if knee is None or run.claim is not None or run.batch is not None:
+        return None
+    if run.rate is None:
+        path: KeyPath = ("policy", "batching", "max_sequences")
+        value = _admitted(run, knee)
+    else:
+        path, value = ("hardware", "replicas"), _needed(review, run, knee)
+    if not review.declared(*path):
+        return None
+    return Fix(f"set {dotted(path)} to {value}", (Edit(path, str(value)),))

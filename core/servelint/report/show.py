@@ -1,0 +1,73 @@
+"""How reports for people write figures, sources and colors: the same in every command."""
+
+from __future__ import annotations
+
+import math
+
+from servelint.lineage import Input, Source, dotted
+from servelint.report.safe import printable
+from servelint.rule import Severity
+from servelint.spec.document import Document
+from servelint.units import Dimension, format_quantity
+
+_UNITS = {
+    "B": Dimension.BYTES,
+    "B/s": Dimension.BYTES_PER_SECOND,
+    "FLOP/s": Dimension.FLOPS_PER_SECOND,
+    "s": Dimension.SECONDS,
+    "tok": Dimension.TOKENS,
+    "tok/s": Dimension.TOKENS_PER_SECOND,
+    "req/s": Dimension.REQUESTS_PER_SECOND,
+}
+COLORS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
+
+
+class Style:
+    """Colors on a terminal, nothing elsewhere."""
+
+    def __init__(self, color: bool) -> None:
+        self.color = color
+
+    def paint(self, text: str, code: str) -> str:
+        """Return text in a color."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
+
+
+def quantity(value: float | int | str, unit: str = "") -> str:
+    """Write a figure with its unit: three digits and a prefix where the unit has prefixes."""
+    if isinstance(value, str):
+        return printable(value, 100)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not math.isfinite(value):
+        return "without limit" if value > 0 else f"{value} {unit}".strip()
+    if unit == "B" and abs(value) < 1e6:
+        # Small byte counts are exact figures of a ledger, not sizes.
+        return f"{value:,.6g} B" if value != int(value) else f"{int(value):,} B"
+    if unit == "FLOP":
+        return format_quantity(value, Dimension.FLOPS_PER_SECOND).replace("/s", "")
+    dimension = _UNITS.get(unit)
+    if dimension in (Dimension.TOKENS, Dimension.TOKENS_PER_SECOND) and value >= 1000:
+        return f"{value:,.0f} {unit}"
+    if dimension is not None and value >= 0:
+        return format_quantity(float(value), dimension)
+    number = f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
+    return f"{number} {unit}".strip()
+
+
+def value(item: Input) -> str:
+    """Write an input's value with its unit."""
+    return quantity(item.value, item.unit)
+
+
+def source_text(source: Source, document: Document | None) -> str:
+    """Say where a value comes from: the spec's line, the engine, a datasheet's field, an assumption."""
+    if source.kind == "spec" and source.path:
+        if document is not None and document.has(source.path):
+            return f"{dotted(source.path)}, line {document.place(source.path).line}"
+        return dotted(source.path)
+    if source.kind == "default":
+        return f"assumed: {source.field or 'default'}, {source.where}"
+    if source.kind == "engine":
+        return f"engine default: {source.field}, {source.where}"
+    return str(source)

@@ -1,0 +1,87 @@
+"""The sides of a deployment and what-if layouts, for rules that ask what else would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+
+from servelint.lineage import KeyPath
+from servelint.plugin import Attention, Composition, InfeasibleError, LatentAttention, Review
+
+
+def decode_side(composition: Composition) -> Composition:
+    """What decodes: the pool for it, or the replica itself."""
+    pools = composition.scheduler.disaggregation
+    return composition if pools is None else pools.decode.composition
+
+
+def prefill_side(composition: Composition) -> Composition:
+    """What prefills: the pool for it, or the replica itself."""
+    pools = composition.scheduler.disaggregation
+    return composition if pools is None else pools.prefill.composition
+
+
+def parallelism(composition: Composition) -> Any:
+    """The resolved ``[policy.parallelism]`` of a replica or pool."""
+    return composition.context.configs["parallelism"]
+
+
+def tensor_path(review: Review, pool: str = "") -> KeyPath:
+    """The key that decides the tensor-parallel degree: declared, or the devices it was assumed from."""
+    if pool:
+        path: KeyPath = ("policy", "disaggregation", pool)
+        return next(((*path, key) for key in ("tensor", "devices") if review.declared(*path, key)), path)
+    for path in (("policy", "parallelism", "tensor"), ("hardware", "devices"), ("hardware", "instance")):
+        if review.declared(*path):
+            return path
+    return ("hardware", "accelerator")
+
+
+def heads_divide(composition: Composition, tensor: int) -> bool:
+    """Whether engines can split the attention of the model over that many devices."""
+    for block in composition.setup.architecture.blocks:
+        mixer = block.mixer
+        if isinstance(mixer, Attention | LatentAttention) and mixer.q_heads % tensor:
+            return False
+        if isinstance(mixer, Attention) and mixer.kv_heads % tensor and tensor % mixer.kv_heads:
+            return False
+    return True
+
+
+def altered(composition: Composition, **policies: Any) -> Composition | None:
+    """The same replica or pool with some resolved policy tables replaced, None when that does not compose."""
+    setup = composition.setup
+    changed = evolve(setup.deployment, policies={**setup.deployment.policies, **policies})
+    return _composed(Composition(evolve(setup, deployment=changed)))
+
+
+def widened(composition: Composition, factor: int) -> Composition | None:
+    """The same replica with ``factor`` times the devices and tensor parallelism, None when that does not compose."""
+    setup, config = composition.setup, parallelism(composition)
+    if not heads_divide(composition, config.attention_tensor * factor):
+        return None
+    topology = setup.topology
+    devices = topology.devices * factor
+    wide = evolve(
+        setup,
+        deployment=evolve(
+            setup.deployment,
+            policies={**setup.deployment.policies, "parallelism": evolve(config, tensor=config.t * factor)},
+        ),
+        topology=evolve(
+            topology,
+            devices=devices,
+            devices_per_node=max(topology.devices_per_node, min(devices, max(topology.scale_up_domain, 8))),
+        ),
+    )
+    return _composed(Composition(wide))
+
+
+def _composed(composition: Composition) -> Composition | None:
+    try:
+        composition.memory, composition.scheduler, composition.pricer  # noqa: B018
+    except (InfeasibleError, KeyError):
+        # A KeyError is a precision that the accelerator has no rate for.
+        return None
+    return composition

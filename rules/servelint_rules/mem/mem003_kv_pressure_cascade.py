@@ -1,0 +1,428 @@
+"""MEM003 kv-pressure-cascade."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from servelint.distribution import Lengths
+from servelint.lineage import KeyPath
+from servelint.plugin import (
+    Case,
+    Edit,
+    Finding,
+    Fix,
+    Input,
+    Lacks,
+    MemoryLedger,
+    Option,
+    Related,
+    Review,
+    Rule,
+    Severity,
+)
+from servelint.service import Mix, Service
+from servelint_rules.show import sequences, size, token_rate, tokens
+
+POSITIONS = (0.125, 0.375, 0.625, 0.875)
+"""Shares of the output at which a running sequence is looked at: it is equally likely anywhere in it."""
+
+
+class Held(NamedTuple):
+    """Bytes of KV cache and state that a running sequence holds, and the room for them, on the tightest device."""
+
+    mean: float
+    deviation: float
+    room: float
+
+    def demand(self, count: float, spread: float, k: float) -> float:
+        """Mean plus ``k`` deviations of what ``count`` sequences hold whose number has the variance ``spread``."""
+        return count * self.mean + k * self.sigma(count, spread)
+
+    def sigma(self, count: float, spread: float) -> float:
+        """Standard deviation of the sum: of the lengths, and of the number of sequences."""
+        return math.sqrt(count * self.deviation**2 + spread * self.mean**2)
+
+    def excess(self, count: float, spread: float) -> float:
+        """Expected number of sequences that do not fit, the sum being about normal."""
+        sigma, over = self.sigma(count, spread), count * self.mean - self.room
+        if sigma <= 0:
+            return max(over, 0.0) / self.mean
+        z = over / sigma
+        above = 0.5 * (1 + math.erf(z / math.sqrt(2)))
+        return (sigma * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) + over * above) / self.mean
+
+    def safe(self, k: float) -> int:
+        """The largest fixed number of sequences whose demand fits: the root of a quadratic in sqrt(count)."""
+        half = k * self.deviation
+        root = (math.sqrt(half**2 + 4 * self.mean * self.room) - half) / (2 * self.mean)
+        return int(root**2 * (1 + 1e-12))
+
+
+class Load(NamedTuple):
+    """How many sequences the load keeps on a rank: mean, variance, and where the spec says so."""
+
+    count: float
+    spread: float
+    path: KeyPath
+    words: str
+    severity: Severity
+
+
+class KvPressureCascade(Rule):
+    """More sequences run at once than the KV cache holds once their contexts have grown.
+
+    What it checks
+    --------------
+    The sequences that the load keeps in flight (at the declared rate those of the operating point with their
+    fluctuation; a declared concurrency; without either, as advice, a declared ``max_sequences``), as far as
+    admission lets them in, times the bytes that a running sequence holds. The sum over sequences has a mean and a
+    deviation; pressure is mean plus ``sigmas`` deviations above the room for KV. An engine's default
+    ``max_sequences`` never causes a finding, it only limits one. Prompt tokens found in the prefix cache count
+    as shared. Silent where the load cannot be carried even in the mean (SLO007), where not one sequence fits
+    (MEM002), where blocks are offloaded, and for TensorRT-LLM, which by default admits only what it can finish.
+
+    Why it is bad
+    -------------
+    Engines admit by prompt length. When contexts grow past the cache they evict the youngest sequences and
+    later prefill them again; that work slows every step, sequences stay longer, more of them overlap, and more
+    are evicted. Throughput falls although nothing ran out of memory.
+
+    The arithmetic
+    --------------
+    ``n x m + k x sqrt(n x s^2 + V x m^2) <= room``, m and s the mean and deviation of a sequence's bytes over the
+    time it runs, V the variance of the number in flight: 0 for a fixed one, ``n (1 + cv^2) / 2`` at a rate. What
+    does not fit on average is evicted once in the time that a request takes: its tokens are prefilled again. From
+    ``evicted`` on, 1 % of requests, the p99 feels it.
+
+    How to fix
+    ----------
+    Admit no more sequences than the help line says and let the rest wait, or make room: a narrower KV cache,
+    more memory per replica, more replicas.
+
+    Source
+    ------
+    Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention
+    (arXiv 2309.06180), section 4.5; recompute preemption as observed in vllm-project/vllm#25780 and #18115.
+    """
+
+    code = "MEM003"
+    name = "kv-pressure-cascade"
+    severity = Severity.WARNING
+    confidence = "medium"
+    questions = ("why did throughput collapse", "why is p99 bad", "how many requests run at once")
+    options = (
+        Option("sigmas", 2.0, "deviations above the mean that the KV cache must hold (2: 98 % of the time)", 0.0, 6.0),
+        Option("evicted", 0.01, "share of requests evicted from which on it is a warning, below it advice", 0.0, 1.0),
+    )
+    failing = (
+        Case(
+            "a closed loop of more conversations than fit",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11"
+[policy.quantization]
+weights = "fp8"
+[policy.batching]
+max_sequences = 64 # expect: MEM003
+max_batched_tokens = 2048
+[workload]
+prompt_tokens = { p50 = 1500, p99 = 5000 }
+output_tokens = { p50 = 400, p99 = 1500 }
+concurrency = 64
+""",
+            flip=("policy.batching.max_sequences", "29"),
+        ),
+        Case(
+            "one sequence more than fits",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11"
+[policy.quantization]
+weights = "fp8"
+[policy.batching]
+max_sequences = 31 # expect: MEM003
+max_batched_tokens = 2048
+[workload]
+prompt_tokens = { p50 = 1500, p99 = 5000 }
+output_tokens = { p50 = 400, p99 = 1500 }
+concurrency = 64
+""",
+            flip=("policy.batching.max_sequences", "30"),
+        ),
+        Case(
+            "a rate whose bursts do not fit, and a default admission limit that does not stop them",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11"
+[policy.quantization]
+weights = "fp8"
+[policy.batching]
+max_batched_tokens = 2048
+[workload]
+prompt_tokens = { p50 = 1500, p99 = 5000 }
+output_tokens = { p50 = 400, p99 = 1500 }
+rate = "0.76 req/s" # expect: MEM003
+""",
+            flip=("workload.rate", '"0.5 req/s"'),
+        ),
+    )
+    passing = (
+        Case(
+            "the last number that fits",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11"
+[policy.quantization]
+weights = "fp8"
+[policy.batching]
+max_sequences = 30
+max_batched_tokens = 2048
+[workload]
+prompt_tokens = { p50 = 1500, p99 = 5000 }
+output_tokens = { p50 = 400, p99 = 1500 }
+concurrency = 64
+""",
+        ),
+        Case(
+            "a default admission limit far above what fits, and a load far below it",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11"
+[policy.quantization]
+weights = "fp8"
+[workload]
+prompt_tokens = { p50 = 1500, p99 = 5000 }
+output_tokens = { p50 = 400, p99 = 1500 }
+rate = "0.2 req/s"
+""",
+        ),
+        Case(
+            "no load declared",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.quantization]
+weights = "fp8"
+[workload]
+prompt_tokens = { p50 = 1500, p99 = 5000 }
+output_tokens = { p50 = 400, p99 = 1500 }
+""",
+        ),
+    )
+
+    def check(self, review: Review) -> Iterator[Finding | Lacks]:
+        """Compare what the load keeps in the KV cache with the room for it."""
+        mix, scheduler = review.mix, review.scheduler
+        if mix is None or scheduler is None or review.composition is None:
+            yield Lacks("a composed deployment and workload lengths")
+            return
+        if (why := _reserves(review)) is not None:
+            yield Lacks(why)
+            return
+        pool = scheduler.disaggregation
+        side = pool.decode.composition if pool is not None else review.composition
+        service = review.service(mix)
+        load = _load(review, service)
+        if load is None:
+            yield Lacks("workload.rate, workload.concurrency or policy.batching.max_sequences that the load can fill")
+            return
+        ranks, k = side.scheduler.ranks, self.option("sigmas")
+        admitted = _admitted(service) / ranks
+        held = _held(review, side.memory, mix)
+        if held is None or held.room < held.mean:
+            return
+        count, spread = load.count / ranks, load.spread / ranks
+        if held.demand(admitted, 0.0, k) <= held.demand(count, spread, k):
+            count, spread = admitted, 0.0
+        if count < 2 or held.demand(count, spread, k) <= held.room * (1 + 1e-9):
+            return
+        yield self._finding(review, service, load, held, count, spread, ranks)
+
+    def _finding(
+        self, review: Review, service: Service, load: Load, held: Held, count: float, spread: float, ranks: int
+    ) -> Finding:
+        k, safe, mix = self.option("sigmas"), held.safe(self.option("sigmas")), service.mix
+        declared = review.declared("policy", "batching", "max_sequences")
+        path = ("policy", "batching", "max_sequences") if declared else load.path
+        each = " on each of the ranks" if ranks > 1 else ""
+        mean, high = count * held.mean, held.demand(count, spread, k)
+        evicted = held.excess(count, spread) / count
+        again, added = _recompute(service, evicted, count * ranks)
+        severity = load.severity if evicted >= self.option("evicted") else Severity.INFO
+        return Finding(
+            path,
+            f"{load.words} {sequences(count)} sequences{each}, which hold {size(mean)} of KV cache a device on average "
+            f"and {size(high)} at {k:g} deviations, where {size(held.room)} are free: about {evicted:.1%} of "
+            f"requests are evicted and prefilled again, {token_rate(again)} or {added:.1%} on top of the prompts, and "
+            "each eviction prolongs the overlap that causes the next",
+            equation=(
+                f"{sequences(count)} x {size(held.mean)} + {k:g} x {size(held.sigma(count, spread))} = {size(high)} > "
+                f"{size(held.room)}; a sequence holds {size(held.mean)} +- {size(held.deviation)} "
+                f"(mean context {tokens(mix.mean_context)} tokens)"
+            ),
+            inputs=(
+                Input("sequences", round(count, 1), "", review.source(*load.path)),
+                Input("mean context", round(mix.mean_context, 1), "tok", review.source("workload")),
+                *_per_token(review),
+                Input("room for KV cache a device", held.room, "B", review.source("hardware")),
+                review.policy_input("batching", "max_sequences"),
+            ),
+            help=_help(review, load, safe, ranks),
+            related=_related(review, path, load),
+            severity=severity,
+            fix=Fix(f"admit {safe} sequences", (Edit(path, str(safe)),)) if declared and safe else None,
+        )
+
+
+def _reserves(review: Review) -> str | None:
+    """What would have to be known where an engine does not evict and recompute."""
+    if review.declared("policy", "kv_cache", "offload"):
+        return "how fast evicted blocks come back from where policy.kv_cache.offload puts them"
+    engine = review.engine
+    if engine is not None and engine.name == "tensorrt-llm":
+        arguments = str(review.deployment.engine.args).lower()
+        if "max_utilization" not in arguments:
+            return "a capacity scheduler that evicts (TensorRT-LLM's default admits only what it can finish)"
+    return None
+
+
+def _load(review: Review, service: Service) -> Load | None:
+    workload = review.deployment.workload
+    rate = review.rate()
+    if rate is not None:
+        point = service.at_rate(rate)
+        if point is None:
+            return None
+        # The number in a G/G/infinity system with exponential stays has this variance.
+        spread = point.batch * (1 + service.mix.arrival_cv**2) / 2
+        return Load(point.batch, spread, ("workload", "rate"), "the offered rate keeps", Severity.WARNING)
+    if workload is not None and workload.concurrency is not None:
+        count = -(-workload.concurrency // (review.replicas * service.decode_replicas))
+        words = "the declared concurrency keeps"
+        return Load(float(count), 0.0, ("workload", "concurrency"), words, Severity.WARNING)
+    if review.declared("policy", "batching", "max_sequences"):
+        path = ("policy", "batching", "max_sequences")
+        return Load(_admitted(service), 0.0, path, "full admission, should a load ever fill it, keeps", Severity.INFO)
+    return None
+
+
+def _admitted(service: Service) -> float:
+    """Sequences of a replica that admission and token budget let run at once, whatever the KV cache holds."""
+    scheduler = service.scheduler
+    limits = [math.inf]
+    if scheduler.max_sequences is not None:
+        limits.append(float(scheduler.max_sequences))
+    if scheduler.max_batched_tokens is not None and not service.separate:
+        limits.append(float(max(scheduler.max_batched_tokens // scheduler.verify_tokens, 1) * scheduler.ranks))
+    return min(limits)
+
+
+def _held(review: Review, memory: MemoryLedger, mix: Mix) -> Held | None:
+    """Moments of a running sequence's bytes on the device that runs out first, None when nothing is cached.
+
+    A request runs as many steps as it has output tokens, so at any moment long outputs are over-represented, at a
+    position that is equally likely anywhere in the output.
+    """
+    reuse = review.policy("kv_cache").prefix_reuse is not False
+    prompt = mix.prompt.scaled(1 - mix.prefix_hit, 1.0) if mix.prefix_hit and reuse else mix.prompt
+    context = mix._replace(prompt=prompt).mean_context
+    needs = [(memory.sequence_bytes(context, s), memory.cache_left(s), s) for s in range(memory.stages)]
+    needs = [(need, room, s) for need, room, s in needs if need > 0]
+    if not needs:
+        return None
+    _, room, stage = min(needs, key=lambda n: n[1] / n[0])
+    mean = square = 0.0
+    for weight, held in _running(prompt, mix.output):
+        each = memory.sequence_bytes(held, stage)
+        mean += weight * each
+        square += weight * each * each
+    return Held(mean, math.sqrt(max(square - mean * mean, 0.0)), room)
+
+
+def _running(prompt: Lengths, output: Lengths) -> Iterator[tuple[float, float]]:
+    """Yield (weight, tokens in the cache) of a sequence at a moment while it runs."""
+    length = sum(o.weight * o.tokens for o in output.nodes)
+    for o in output.nodes:
+        biased = o.weight * o.tokens / length / len(POSITIONS)
+        for p in prompt.nodes:
+            for share in POSITIONS:
+                yield biased * p.weight, p.tokens + share * o.tokens
+
+
+def _recompute(service: Service, evicted: float, batch: float) -> tuple[float, float]:
+    """Tokens a second that evictions prefill again, and their share of the prompts' own."""
+    point, mix = service.point(batch), service.mix
+    again = point.rate * evicted * mix.mean_context
+    own = point.rate * mix.new_prompt
+    return again, again / own if own > 0 else 0.0
+
+
+def _per_token(review: Review) -> tuple[Input, ...]:
+    memory = review.memory
+    if memory is None or not memory.caches:
+        return ()
+    lineage = memory.caches[0].lineage.inputs
+    return (Input("KV bytes per token and device", memory.bytes_per_token(), "B", lineage[0].source),)
+
+
+def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
+    places = [(load.path, "how many sequences the load keeps")] if path != load.path else []
+    for place in (("policy", "quantization", "kv_cache"), ("hardware", "accelerator")):
+        if review.declared(*place):
+            places.append((place, "the memory they must fit in"))
+            break
+    return tuple(Related(place, text) for place, text in places)
+
+
+def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
+    text = f"admit at most {safe:,} sequences (policy.batching.max_sequences = {safe})"
+    if ranks > 1:
+        text = f"admit at most {safe:,} sequences a rank (policy.batching.max_sequences = {safe})"
+    if load.severity is Severity.WARNING and load.count > safe * ranks > 0:
+        replicas = math.ceil(load.count * review.replicas / (safe * ranks))
+        text += f"; the load's {sequences(load.count * review.replicas)} then take {replicas} replicas"
+    memory = review.memory
+    if memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
+        text += "; or make room: an FP8 KV cache holds about twice as many"
+    return text

@@ -1,0 +1,249 @@
+"""SPEC005 missing-input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from servelint.lineage import KeyPath
+from servelint.plugin import Case, Finding, Related, Review, Rule, Severity
+from servelint.spec.model import Claim, Workload
+
+LENGTHS = ("prompt_tokens", "output_tokens")
+LOADED = (
+    "throughput", "output_throughput", "total_throughput", "goodput", "ttft", "itl", "tpot", "e2e",
+)  # fmt: skip
+"""Metrics whose value depends on how many requests run at once."""
+
+
+class MissingInput(Rule):
+    """Something is declared to be checked, and an input that the check needs is not.
+
+    What it checks
+    --------------
+    An ``slo`` or a ``[[workload.growth]]`` scenario needs prompt and output lengths, an accelerator and a
+    model; a ``[[claim]]`` about throughput or latency needs an operating point (``at.batch``,
+    ``at.concurrency`` or ``at.rate``), unless it points to evidence. A section that says nothing without the
+    input is a warning; where the spec is merely shorter than it could be (no hardware, no model; a claim beside
+    a declared load), it is advice. Names that do not resolve and traces that cannot be read are SPEC004's.
+
+    Why it is bad
+    -------------
+    The section looks like a check and is none: the objective is never compared with anything, and a claim of
+    tokens per second without the number of requests in flight can be neither confirmed nor refuted.
+
+    The arithmetic
+    --------------
+    None.
+
+    How to fix
+    ----------
+    Add the keys that the message names.
+
+    Source
+    ------
+    The servelint spec, version 1.
+    """
+
+    code = "SPEC005"
+    name = "missing-input"
+    severity = Severity.WARNING
+    questions = ("is the spec complete", "is the spec valid")
+    failing = (
+        Case(
+            "an objective without output lengths",
+            """\
+servelint = 1
+workload = { prompt_tokens = { p50 = 800, p99 = 3000 }, rate = "1 req/s" }
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.batching]
+max_sequences = 64
+max_batched_tokens = 1024
+[slo]
+itl = { p99 = "80 ms" } # expect: SPEC005
+headroom = 0.2
+""",
+            flip=(
+                "workload",
+                '{ prompt_tokens = { p50 = 800, p99 = 3000 }, output_tokens = { p50 = 200, p99 = 600 }, rate = "1 req/s" }',
+            ),
+        ),
+        Case(
+            "a claim with a latency and no load",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[[claim]]
+metric = "throughput"
+value = "1500 tok/s" # expect: SPEC005
+at = { itl_p99 = "40 ms" }
+""",
+            flip=("claim[0].at", '{ itl_p99 = "40 ms", concurrency = 32 }'),
+        ),
+        Case(
+            "an objective without a model",
+            """\
+servelint = 1
+model = {}
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[policy.batching]
+max_sequences = 64
+max_batched_tokens = 1024
+[workload]
+prompt_tokens = { p50 = 800, p99 = 3000 }
+output_tokens = { p50 = 200, p99 = 600 }
+rate = "1 req/s"
+[slo]
+itl = { p99 = "80 ms" } # expect: SPEC005
+headroom = 0.2
+""",
+            flip=("model", '{ id = "meta-llama/Llama-3.1-8B", max_model_len = 8192 }'),
+        ),
+    )
+    passing = (
+        Case(
+            "the shortest spec with an objective",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[workload]
+prompt_tokens = { p50 = 800, p99 = 3000 }
+output_tokens = { p50 = 200, p99 = 600 }
+[slo]
+itl = { p99 = "300 ms" }
+""",
+        ),
+        Case(
+            "nothing declared to be checked",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[workload]
+rate = "2 req/s"
+""",
+        ),
+        Case(
+            "a claim that points to its evidence",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[[claim]]
+metric = "throughput"
+value = "1500 tok/s"
+evidence = "bench/chat.json"
+""",
+        ),
+        Case(
+            "an accelerator that does not resolve is SPEC004's",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gbb" # expect: SPEC004
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[workload]
+prompt_tokens = { p50 = 800, p99 = 3000 }
+output_tokens = { p50 = 200, p99 = 600 }
+[slo]
+itl = { p99 = "80 ms" }
+""",
+        ),
+    )
+
+    def check(self, review: Review) -> Iterator[Finding]:
+        """Report what declared sections lack."""
+        deployment = review.deployment
+        nouns = _nouns(review)
+        if review.objectives:
+            path = review.objective_path(review.objectives[0])
+            lengths = _lengths(review, deployment.workload, ("workload",), None)
+            if lengths and review.mix is None:
+                yield _missing("the objectives are compared with nothing", path, lengths, Severity.WARNING)
+            elif nouns:
+                yield _missing("no latency can be computed for the objectives", path, nouns, Severity.INFO)
+        base = deployment.workload
+        for i, scenario in enumerate(base.growth if base is not None else ()):
+            at: KeyPath = ("workload", "growth", i)
+            key = next((k for k in (*LENGTHS, "rate", "name") if review.declared(*at, k)), None)
+            path = (*at, key) if key else at
+            lengths = _lengths(review, scenario, at, base)
+            if lengths and i not in dict(review.growth):
+                yield _missing("the growth scenario is never checked", path, lengths, Severity.WARNING)
+            elif nouns and not review.objectives:
+                yield _missing("nothing can be computed for the growth scenario", path, nouns, Severity.INFO)
+        for path, claim in review.claims:
+            yield from _claim(review, path, claim)
+
+
+def _missing(effect: str, path: KeyPath, keys: list[str], severity: Severity) -> Finding:
+    listed = " and ".join(keys)
+    return Finding(
+        path,
+        f"{effect}: the spec declares no {listed}",
+        help=f"add {listed}",
+        severity=severity,
+        confidence="high",
+    )
+
+
+def _nouns(review: Review) -> list[str]:
+    """What of hardware and model is not declared at all."""
+    keys = []
+    if not any(review.declared("hardware", k) for k in ("accelerator", "instance", "datasheet")):
+        keys.append("hardware.accelerator")
+    if not any(review.declared("model", k) for k in ("id", "config")):
+        keys.append("model.id")
+    return keys
+
+
+def _lengths(review: Review, workload: Workload | None, path: KeyPath, base: Workload | None) -> list[str]:
+    """The length keys that neither a workload nor its base declares; none where a trace stands for them."""
+    if any(w is not None and w.trace is not None for w in (workload, base)):
+        return []
+    missing = [k for k in LENGTHS if all(getattr(w, k, None) is None for w in (workload, base))]
+    if not missing and review.mix is None:
+        # Declared, but in a form that no length model reads, such as a standard deviation without a mean.
+        missing = [f"usable {k} (quantiles, or a mean with std)" for k in LENGTHS if _odd(review, path, k)]
+        return missing
+    return [f"workload.{k}" for k in missing]
+
+
+def _odd(review: Review, path: KeyPath, key: str) -> bool:
+    value = review.document.value((*path, key))
+    return isinstance(value, dict) and not any(
+        set(value) <= set(m.keys) and set(m.required) <= set(value) for m in review.plugins.length_models
+    )
+
+
+def _claim(review: Review, path: KeyPath, claim: Claim) -> Iterator[Finding]:
+    at, workload = claim.at, review.deployment.workload
+    if claim.metric not in LOADED or claim.evidence is not None:
+        return
+    if at is not None and not (at.batch is at.concurrency is at.rate is None):
+        return
+    load = next((k for k in ("rate", "concurrency") if getattr(workload, k, None) is not None), None)
+    yield Finding(
+        (*path, "value"),
+        f"the {claim.metric} is claimed at no operating point"
+        + (f"; it can only be compared at the deployment's own workload.{load}" if load else ""),
+        help="add at.concurrency, at.batch or at.rate: how many requests were in flight, or how many arrived",
+        related=(Related(("workload", load), "the only load that the spec declares"),) if load else (),
+        severity=Severity.INFO if load else Severity.WARNING,
+        confidence="high",
+    )

@@ -1,0 +1,72 @@
+"""Engine defaults by version and device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servelint.manager import Plugins
+from servelint.review import Review
+from servelint.spec.document import parse
+from servelint_plugins.engines.vllm import parse_version
+
+
+def configs(plugins: Plugins, accelerator: str, engine: str) -> dict[str, Any]:
+    head = f'servelint = 1\n[hardware]\naccelerator = "{accelerator}"\n[model]\nid = "meta-llama/Llama-3.1-8B"\n'
+    text = f"{head}[engine]\n{engine}"
+    review = Review(parse("a.toml", text, plugins.policies), plugins, Path())
+    assert review.composition is not None
+    return review.composition.context.configs
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "version", "sequences", "tokens"),
+    [
+        ("nvidia/h100-sxm5-80gb", "0.11", 1024, 8192),
+        ("nvidia/a100-sxm4-80gb", "0.8.5", 1024, 8192),
+        ("nvidia/a100-sxm4-80gb", "0.9.0", 256, 2048),
+        ("nvidia/l40s", "0.11", 256, 2048),
+    ],
+)
+def test_vllm_sizes_by_device_and_release(
+    plugins: Plugins, accelerator: str, version: str, sequences: int, tokens: int
+) -> None:
+    batching = configs(plugins, accelerator, f'name = "vllm"\nversion = "{version}"\n')["batching"]
+    assert (batching.max_sequences, batching.max_batched_tokens) == (sequences, tokens)
+
+
+def test_the_image_tag_gives_the_version(plugins: Plugins) -> None:
+    kv = configs(plugins, "nvidia/h100-sxm5-80gb", 'name = "vllm"\nimage = "vllm/vllm-openai:v0.21.1-cu128"\n')[
+        "kv_cache"
+    ]
+    assert kv.memory_utilization == 0.92
+
+
+def test_sglang_keeps_a_reserve_out_of_its_static_share(plugins: Plugins) -> None:
+    found = configs(plugins, "nvidia/h100-sxm5-80gb", 'name = "sglang"\n')
+    # 512 MiB and 1.5 MiB a token of the 8,192-token chunk stay outside: 12.5 of about 79.2 GiB.
+    assert found["kv_cache"].memory_utilization == pytest.approx(1 - 12.5 / 79.2, abs=0.001)
+    assert found["batching"].prefill_chunk == 8192
+
+
+def test_tensorrt_llm_does_not_chunk_unless_asked(plugins: Plugins) -> None:
+    found = configs(plugins, "nvidia/h100-sxm5-80gb", 'name = "trtllm"\n')
+    assert found["batching"].chunked_prefill is False
+    assert found["kv_cache"].page_size == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0.11.0", (0, 11, 0)),
+        ("v0.9", (0, 9)),
+        ("0.10.1.1", (0, 10, 1)),
+        ("latest", (0, 11)),
+        (None, (0, 11)),
+        ("0.21.0rc1", (0, 21, 0)),
+    ],
+)
+def test_versions(text: str | None, numbers: tuple[int, ...]) -> None:
+    assert parse_version(text) == numbers
