@@ -15,7 +15,7 @@ priced by evaluating each feature once and a few multiply-adds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -269,15 +269,22 @@ class Pricer:
     def _values(self, shape: StepShape) -> list[Number]:
         return [feature.count(shape) for feature in self._features]
 
-    def _micro(self, shape: StepShape) -> tuple[StepShape, Number]:
-        """Return the micro-batch that a stage works on at a time, and how many there are."""
+    def _floors(self, shape: StepShape) -> list[Number]:
+        return [feature.floor(shape) for feature in self._features]
+
+    def _micro(self, shape: StepShape, *, cut: bool = False) -> tuple[StepShape, Number]:
+        """Return the micro-batch that a stage works on at a time, and how many there are.
+
+        ``cut`` lets prompts be cut into chunks that follow each other through the stages.
+        """
         wanted = self.graph.micro_batches
         if wanted == 1:
             return shape, 1.0
         ranks = self.graph.ranks
         rank = shape.fullest_rank(ranks) if ranks > 1 else shape
-        # A micro-batch of less than one sequence a rank does not exist.
-        count = maximum(1.0, minimum(rank.batch + rank.prefill_sequences, float(wanted)))
+        # A micro-batch of less than one sequence a rank does not exist, of a prompt not less than one token.
+        prompts = rank.prefill_sequences * rank.prefill_tokens if cut else rank.prefill_sequences
+        count = maximum(1.0, minimum(rank.batch + prompts, float(wanted)))
         return shape.micro_batch(count), count
 
     # Figures
@@ -316,26 +323,42 @@ class Pricer:
         stages = [self._seconds(stage, values, count, peak=True) for stage in self._stages]
         return dict(zip(self.resources, map(_largest, zip(*stages, strict=True)), strict=True))
 
+    def _least(
+        self, shape: StepShape, values: Callable[[StepShape], Sequence[Number]], *, sustained: bool = False
+    ) -> Number:
+        """The roofline of the faster schedule: prompts whole, or cut so that every stage has work.
+
+        Prompts in a step never make its decoding sequences faster: those still walk through the stages.
+        """
+
+        def roofline(shape: StepShape, *, cut: bool = False) -> Number:
+            micro, count = self._micro(shape, cut=cut)
+            return self._roofline(values(micro), count, sustained=sustained)
+
+        if len(self._stages) == 1:
+            return roofline(shape)
+        return maximum(
+            minimum(roofline(shape), roofline(shape, cut=True)), roofline(shape._replace(prefill_sequences=0.0))
+        )
+
     def bound(self, shape: StepShape) -> Number:
         """Seconds that no schedule on this hardware can beat."""
-        micro, count = self._micro(shape)
-        return self._roofline(self._values(micro), count)
+        return self._least(shape, self._values)
 
     def floor(self, shape: StepShape) -> Number:
         """Like `bound`, with routed experts at the fewest that any routing could touch."""
-        micro, count = self._micro(shape)
-        return self._roofline([feature.floor(micro) for feature in self._features], count)
+        return self._least(shape, self._floors)
 
     def sustained_bound(self, shape: StepShape) -> Number:
         """The bound at the sustained fractions of the peaks, in seconds."""
-        micro, count = self._micro(shape)
-        return self._roofline(self._values(micro), count, sustained=True)
+        return self._least(shape, self._values, sustained=True)
 
     def estimate(self, shape: StepShape) -> Number:
         """Seconds that an engine is expected to take."""
         micro, count = self._micro(shape)
         values = self._values(micro)
-        return maximum(self._path(values, count), self._roofline(values, count, sustained=True))
+        seconds = maximum(self._path(values, count), self._roofline(values, count, sustained=True))
+        return seconds if len(self._stages) == 1 else maximum(seconds, self.sustained_bound(shape))
 
     def _op_seconds(self, forms: _OpForms, values: Sequence[Number]) -> Number:
         longest: Number = _evaluate(forms.compute, values)
@@ -379,18 +402,18 @@ class Pricer:
             # One evaluation serves both bounds.
             usual = self._seconds(self._stages[0], values, count, peak=False)
             slowed = self._slowed(usual)
-            sustained = _largest(slowed)
+            sustained = least = _largest(slowed)
             bound = _largest(usual) if self._one_accumulator else self._roofline(values, count)
         else:
             stages = [self._slowed(self._seconds(stage, values, count, peak=False)) for stage in self._stages]
             slowed = [_largest(seconds) for seconds in zip(*stages, strict=True)]
-            bound = self._roofline(values, count)
-            sustained = self._roofline(values, count, sustained=True)
+            bound, sustained = self.bound(shape), self.sustained_bound(shape)
+            least = maximum(sustained, self._roofline(values, count, sustained=True))
         flops, hbm, moved = self._totals(values, count)
         return StepCost(
             bound_s=bound,
             sustained_bound_s=sustained,
-            estimate_s=maximum(self._path(values, count), sustained),
+            estimate_s=maximum(self._path(values, count), least),
             floor_s=self.floor(shape) if self._has_floors else bound,
             binding=_argmax(slowed),
             resources=self.resources,

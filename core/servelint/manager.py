@@ -82,6 +82,13 @@ class Catalogue(Generic[T]):
             key = self._aliases.get(_fold(name), "")
         return self._entries[key][0].id if key else None
 
+    def related(self, name: str) -> tuple[str, ...]:
+        """Return the ids that a name stands for or is part of: ``h100`` names every H100."""
+        found = self.resolve(name)
+        if found is not None:
+            return (found,)
+        return tuple(entry.id for entry, _ in self._entries.values() if _fold(name) in _fold(entry.id))
+
     def provider(self, id: str) -> Provider:  # noqa: A002
         """Who provides the entry of that id."""
         return self._entries[id.lower()][1]

@@ -183,8 +183,11 @@ class Review:
                     self.plugins.format(value)
                 except CatalogueError as error:
                     self.unresolved.append(Unresolved(("policy", "quantization", name), str(error)))
-        draft = getattr(policies.get("speculation"), "draft_model", None)
-        if draft is not None and self.plugins.models.resolve(draft) is None:
+        speculation = policies.get("speculation")
+        draft = getattr(speculation, "draft_model", None)
+        # An EAGLE head or MTP layer is priced from the target: the name of its checkpoint need not be known.
+        from_target = getattr(speculation, "method", None) in ("eagle", "mtp")
+        if draft is not None and not from_target and self.plugins.models.resolve(draft) is None:
             self.unresolved.append(
                 Unresolved(("policy", "speculation", "draft_model"), self.plugins.models.unknown(draft))
             )
@@ -194,6 +197,13 @@ class Review:
             if wanted is not None and self.plugins.accelerators.resolve(wanted) is None:
                 path = ("policy", "disaggregation", side, "accelerator")
                 self.unresolved.append(Unresolved(path, self.plugins.accelerators.unknown(wanted)))
+
+        for place, claim in self.claims:
+            assumed = claim.assumes.accelerator if claim.assumes is not None else None
+            if assumed is not None and not self.plugins.accelerators.related(assumed):
+                self.unresolved.append(
+                    Unresolved((*place, "assumes", "accelerator"), self.plugins.accelerators.unknown(assumed))
+                )
 
     # Composition
 

@@ -117,12 +117,20 @@ class Point:
         self.chunk = service.chunk(batch)
 
     def shape(
-        self, prefill_tokens: float = 0.0, prefill_context: float = 0.0, outputs: float = 1.0, prompts: float = 1.0
+        self,
+        prefill_tokens: float = 0.0,
+        prefill_context: float = 0.0,
+        outputs: float = 1.0,
+        prompts: float = 1.0,
+        decoding: float | None = None,
     ) -> StepShape:
-        """The shape of a step at this point, with or without ``prompts`` pieces of that many tokens on every rank."""
+        """The shape of a step at this point, with or without ``prompts`` pieces of that many tokens on every rank.
+
+        ``decoding`` sequences decode in it: this point's, but at least the one whose token is waited for.
+        """
         ranks = float(self.service.scheduler.ranks)
         return StepShape(
-            batch=max(self.batch, 1.0),
+            batch=max(self.batch, 1.0) if decoding is None else decoding,
             context=self.service.mix.mean_context,
             new_tokens=float(self.service.scheduler.verify_tokens),
             prefill_sequences=ranks * prompts if prefill_tokens > 0 else 0.0,
@@ -136,15 +144,29 @@ class Point:
         """Seconds of a step without prefill."""
         return self.service.seconds(self.shape())
 
-    def mixed_s(self, tokens: float, context: float, outputs: float = 1.0, prompts: float = 1.0) -> float:
+    def mixed_s(
+        self,
+        tokens: float,
+        context: float,
+        outputs: float = 1.0,
+        prompts: float = 1.0,
+        decoding: float | None = None,
+    ) -> float:
         """Seconds of a step that also prefills ``tokens`` tokens on every rank, of ``prompts`` equal prompts."""
         if self.service.separate:
             return self.plain_s
-        return self.service.seconds(self._mixed(tokens, context, outputs, prompts))
+        return self.service.seconds(self._mixed(tokens, context, outputs, prompts, decoding))
 
-    def _mixed(self, tokens: float, context: float, outputs: float = 1.0, prompts: float = 1.0) -> StepShape:
+    def _mixed(
+        self,
+        tokens: float,
+        context: float,
+        outputs: float = 1.0,
+        prompts: float = 1.0,
+        decoding: float | None = None,
+    ) -> StepShape:
         pieces = max(1.0, float(round(prompts)))
-        return self.shape(tokens / pieces, context, outputs, pieces)
+        return self.shape(tokens / pieces, context, outputs, pieces, decoding)
 
     # Steps
 
@@ -307,11 +329,11 @@ class Point:
         if whole:
             # Steps grow with the context that each chunk attends to, so the middle one is the mean.
             middle = tokens - new + (whole - 1) / 2 * self.chunk
-            seconds += whole * self.mixed_s(self.chunk, middle, 0.0)
+            seconds += whole * self.mixed_s(self.chunk, middle, 0.0, 1.0, self.batch)
         if last > 0:
             company = self._prompts_per_rank * self.service.mix.new_prompt
             shared = max(min(last + company, self.chunk or math.inf), last)
-            seconds += self.mixed_s(shared, tokens - last, 1.0, shared / last)
+            seconds += self.mixed_s(shared, tokens - last, 1.0, shared / last, self.batch)
         return seconds
 
     @cached_property
@@ -521,13 +543,14 @@ class Service:
         """Most requests per second within the limits, whatever the latency; 0 when nothing fits."""
         return self.fullest.rate * self.decode_replicas if self.fullest is not None else 0.0
 
-    def at_rate(self, rate: float) -> Point | None:
+    def at_rate(self, rate: float, limit: float | None = None) -> Point | None:
         """Return the point that carries an offered rate (requests/s of this replica), None if none does.
 
-        Little's law: the batch is the rate times the time that a request decodes, found to 0.2 %.
+        Little's law: the batch is the rate times the time that a request decodes, found to 0.2 %. ``limit``
+        stands for `batch_limit`, for what-ifs.
         """
         rate /= self.decode_replicas
-        limit = float(self.batch_limit)
+        limit = float(self.batch_limit if limit is None else limit)
         if limit < 1:
             return None
         # No step is shorter than a plain one of one sequence, so the batch is at least this.

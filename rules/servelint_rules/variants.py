@@ -1,10 +1,18 @@
-"""The same deployment with one choice changed, for remedies that quote a number."""
+"""What holds the model, and the same deployment with a narrower cache, for remedies that quote a number."""
 
 from __future__ import annotations
 
 from attrs import evolve
 
 from servelint.plugin import Composition, Review
+
+
+def sides(composition: Composition) -> tuple[tuple[str, Composition], ...]:
+    """What holds the model: (name of the pool, its replica), or the replica itself under an empty name."""
+    pools = composition.scheduler.disaggregation
+    if pools is None:
+        return (("", composition),)
+    return (("prefill", pools.prefill.composition), ("decode", pools.decode.composition))
 
 
 def narrower_cache(review: Review) -> Composition | None:

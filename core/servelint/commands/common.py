@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from servelint import config as configuration
 from servelint.config import Config
@@ -15,6 +15,9 @@ from servelint.errors import ConfigError
 from servelint.manager import Plugins
 from servelint.report.safe import printable
 from servelint.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from servelint.review import Review
 
 MAX_FILES = 10_000
 MAX_FILE_BYTES = 5_000_000
@@ -191,6 +194,57 @@ def _decoded(data: bytes, name: str) -> Text | Unreadable:
         return Text(name, data.decode("utf-8", "strict" if len(data) <= MAX_FILE_BYTES else "ignore"))
     except UnicodeDecodeError as error:
         return Unreadable(name, f"it is not UTF-8 text (byte {error.start})")
+
+
+class Composed(NamedTuple):
+    """A spec that composes, with the plugins it was composed from."""
+
+    review: Review
+    plugins: Plugins
+
+
+def compose(arguments: argparse.Namespace, name: str) -> Composed | int:
+    """Compose one spec; where it cannot be, say why on standard error and return the exit status."""
+    from servelint.report.safe import file_name
+    from servelint.review import Review
+    from servelint.spec.document import parse
+
+    place = workspace(arguments, Path.cwd() if name == "-" else Path(name).parent)
+    found = next(read_specs([name], place.config)) if name == "-" else read_text(Path(name), name)
+    if isinstance(found, Unreadable):
+        raise ConfigError(f"{name}: {found.reason}")
+    document = parse(found.name, found.text, place.plugins.policies)
+    problems = [(p.path, p.message, p.on_key) for p in document.problems]
+    if document.deployment is not None:
+        review = Review(document, place.plugins, place.root)
+        composition, _ = review.composition, review.mix
+        problems = [(u.path, u.message, False) for u in dict.fromkeys(review.unresolved)]
+        if review.infeasible is not None:
+            problems.append((review.infeasible.path, str(review.infeasible), False))
+        for table, noun in (("hardware", review.accelerator), ("model", review.architecture)):
+            if noun is None and not problems:
+                problems.append(((table,), f"the spec names no {table}, so there is nothing to price", False))
+        if composition is not None and not problems:
+            return Composed(review, place.plugins)
+    for path, message, on_key in problems:
+        at = document.place(path, on_key=on_key)
+        print(f"{file_name(found.name)}:{at.line}:{at.column}: {printable(message)}", file=sys.stderr)
+    print("servelint: the spec cannot be priced", file=sys.stderr)
+    settled(place.plugins)
+    return 2
+
+
+def positive(text: str) -> float:
+    """Read a positive number of an option, with k or M allowed as in 64k."""
+    from servelint.units import Dimension, QuantityError, parse_quantity
+
+    try:
+        value = parse_quantity(text, Dimension.TOKENS)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < value <= 100_000_000:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0 and at most 100,000,000")
+    return float(value)
 
 
 def use_color(stream: object) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
+from servelint.arrays import Number
 from servelint.composition import Composition
 from servelint.cost import StepCost
 from servelint.graph import Op
 from servelint.memory import MemoryLedger
-from servelint.resources import CacheIO, Demand, Matmul, WeightRead
+from servelint.resources import CacheIO, Demand, Matmul, StateIO, WeightRead
 from servelint.review import Review
 from servelint.service import Point, Service, kv_bytes
 from servelint.shapes import StepShape, decode, prefill
@@ -22,7 +23,7 @@ DEFAULT_CONTEXT = 4096
 UNBOUNDED_TOKENS = 10**12
 """What the memory ledger says where no cache limits anything."""
 
-HBM_KINDS = ("weights", "kv_read", "kv_write", "state")
+HBM_KINDS = ("weights", "kv_read", "kv_write", "other")
 
 
 class Step(NamedTuple):
@@ -296,14 +297,12 @@ class Figures:
 
 def hbm_kind(demand: Demand) -> str | None:
     """Name what a demand moves through HBM; None for what moves nothing or only activations."""
-    from servelint.resources import StateIO
-
     if isinstance(demand, WeightRead):
         return "weights"
     if isinstance(demand, CacheIO):
         return "kv_write" if demand.write else "kv_read"
-    return "state" if isinstance(demand, StateIO) else None
+    return "other" if isinstance(demand, StateIO) else None
 
 
-def _number(value: float) -> str:
+def _number(value: Number) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

@@ -60,7 +60,7 @@ def datasheets(draw: st.DrawFn) -> dict[str, Any]:
         dense["fp16_acc16"] = sixteen * draw(st.sampled_from((1.0, 2.0)))
     for precision, gain in (("fp8", 2.0), ("int8", 2.0), ("fp4", 4.0), ("tf32", 0.5), ("fp32", 0.1)):
         if draw(st.booleans()):
-            dense[precision] = sixteen * gain * draw(st.floats(0.5, 2.0))
+            dense[precision] = sixteen * gain * draw(plain_floats(0.5, 2.0))
     sheet: dict[str, Any] = {
         "id": "generated/accelerator",
         "memory": {
@@ -79,12 +79,12 @@ def datasheets(draw: st.DrawFn) -> dict[str, Any]:
             "per_direction_bytes_per_s": one_way,
             "domain": draw(st.sampled_from((2, 4, 8, 16, 72))),
             "pattern": draw(st.sampled_from(PATTERNS)),
-            "peer_bytes_per_s": one_way * draw(st.floats(0.05, 1.0)),
+            "peer_bytes_per_s": one_way * draw(plain_floats(0.05, 1.0)),
             "in_network_reduction": draw(st.booleans()),
         }
     if draw(st.booleans()):
-        fractions = {name: draw(st.floats(0.05, 1.0)) for name in ("memory", "compute", "link")}
-        sheet["efficiency"] = {**fractions, "launch_s": draw(st.floats(0.0, 2e-5)), "basis": "generated"}
+        fractions = {name: draw(plain_floats(0.05, 1.0)) for name in ("memory", "compute", "link")}
+        sheet["efficiency"] = {**fractions, "launch_s": draw(plain_floats(0.0, 2e-5)), "basis": "generated"}
     return sheet
 
 
@@ -226,6 +226,12 @@ def step_shapes() -> st.SearchStrategy[StepShape]:
 
 # Tables from what their classes declare
 
+
+def plain_floats(low: float, high: float) -> st.SearchStrategy[float]:
+    """Floats of a range that are 0 or no smaller than 1e-9: a spec refuses sizes that nothing has."""
+    return st.floats(low, high).map(lambda x: x if x >= 1e-9 else max(low, 0.0))
+
+
 _SCALES: Mapping[Dimension, tuple[float, float]] = {
     Dimension.BYTES: (1e6, 1e13),
     Dimension.BYTES_PER_SECOND: (1e9, 1e13),
@@ -262,8 +268,8 @@ def values_of(kind: Kind, *, extreme: bool = False) -> Strategy:
     if isinstance(kind, Quantity):
         return _quantities(kind, extreme)
     if isinstance(kind, Number):
-        usual = st.floats(kind.minimum, min(kind.maximum, kind.minimum + 100.0))
-        return st.one_of(usual, st.floats(kind.minimum, kind.maximum)) if extreme else usual
+        usual = plain_floats(kind.minimum, min(kind.maximum, kind.minimum + 100.0))
+        return st.one_of(usual, plain_floats(kind.minimum, kind.maximum)) if extreme else usual
     if isinstance(kind, Many):
         return st.lists(values_of(kind.kind, extreme=extreme), max_size=min(kind.limit, 4))
     if isinstance(kind, Ascending):
@@ -287,11 +293,11 @@ def _quantities(kind: Quantity, extreme: bool) -> Strategy:
         low, high = max(kind.minimum, 1e-9 if kind.positive else 0.0), min(kind.maximum, 1e18)
     elif kind.positive and low <= 0:
         low = high * 1e-3
-    numbers = st.floats(low, high, allow_nan=False)
+    numbers = plain_floats(max(low, 1e-9) if kind.positive else low, high)
     if kind.dimension is Dimension.COUNT:
-        return numbers.map(int)
+        return st.integers(int(low), int(high))
     if kind.dimension is Dimension.TOKENS:
-        return numbers.map(lambda x: max(int(x), int(low)))
+        return st.integers(int(low), int(high))
     suffix = _SUFFIX.get(kind.dimension)
     if not suffix:
         return numbers
@@ -377,17 +383,17 @@ def policy_strategies(plugins: Plugins, layers: int = 1, *, extreme: bool = Fals
             "parallel_samples": st.integers(1, 4),
         },
         "kv_cache": {
-            "memory_utilization": st.floats(0.3, 1.0),
-            "memory_bytes": st.floats(1e8, 1e12),
+            "memory_utilization": plain_floats(0.3, 1.0),
+            "memory_bytes": plain_floats(1e8, 1e12),
             "page_size": st.sampled_from((1, 16, 64, 256)),
         },
         "speculation": {
             "tokens": st.integers(0, 8),
-            "acceptance_length": st.floats(1.0, 9.0),
+            "acceptance_length": plain_floats(1.0, 9.0),
             "draft_model": st.nothing(),
             "draft_tensor": st.sampled_from((1, 2)),
         },
-        "moe": {"skew": st.floats(1.0, 8.0), "redundant_experts": st.integers(0, 32)},
+        "moe": {"skew": plain_floats(1.0, 8.0), "redundant_experts": st.integers(0, 32)},
     }
     found = {
         policy.name: tables_of(policy.config, known.get(policy.name), extreme=extreme)
@@ -415,12 +421,12 @@ def workloads(draw: st.DrawFn) -> dict[str, Any]:
     """A workload table: lengths by quantiles, arrivals or concurrency, cache hits, growth scenarios."""
     table: dict[str, Any] = {"prompt_tokens": draw(_lengths(20_000)), "output_tokens": draw(_lengths(2_000))}
     if draw(st.booleans()):
-        table["rate"] = draw(st.floats(0.01, 100.0))
-        table["arrival_cv"] = draw(st.floats(0.1, 5.0))
+        table["rate"] = draw(plain_floats(0.01, 100.0))
+        table["arrival_cv"] = draw(plain_floats(0.1, 5.0))
     elif draw(st.booleans()):
         table["concurrency"] = draw(st.integers(1, 512))
     if draw(st.booleans()):
-        table["prefix_hit"] = {"value": draw(st.floats(0.0, 1.0)), "basis": "assumed"}
+        table["prefix_hit"] = {"value": draw(plain_floats(0.0, 1.0)), "basis": "assumed"}
     if draw(st.booleans()):
         table["growth"] = [{"name": "later", "prompt_tokens": draw(_lengths(200_000))}]
     return table
@@ -440,9 +446,9 @@ def objectives(draw: st.DrawFn) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for metric, low, high in (("ttft", 0.01, 20.0), ("itl", 0.001, 0.5), ("tpot", 0.001, 0.5), ("e2e", 0.1, 300.0)):
         if draw(st.booleans()):
-            table[metric] = {draw(st.sampled_from(PERCENTILES)): draw(st.floats(low, high))}
+            table[metric] = {draw(st.sampled_from(PERCENTILES)): draw(plain_floats(low, high))}
     if draw(st.booleans()):
-        table["headroom"] = draw(st.floats(0.0, 0.9))
+        table["headroom"] = draw(plain_floats(0.0, 0.9))
     return table
 
 
@@ -487,7 +493,7 @@ def deployments(
     if draw(st.booleans()):
         hardware["network"] = {"bandwidth": draw(_rates(9.0, 11.5)), "per": draw(st.sampled_from(("device", "node")))}
     if draw(st.booleans()):
-        hardware["efficiency"] = {name: draw(st.floats(0.05, 1.0)) for name in ("memory", "compute", "link")}
+        hardware["efficiency"] = {name: draw(plain_floats(0.05, 1.0)) for name in ("memory", "compute", "link")}
     spec: dict[str, Any] = {
         "servelint": 1,
         "hardware": hardware,

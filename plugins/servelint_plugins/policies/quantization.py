@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
+from servelint.memory import Cache, Weights
 from servelint.plugin import (
     CacheIO,
     Context,
@@ -50,7 +51,7 @@ class QuantizationConfig(Value):
 
 def weight_format(config: QuantizationConfig, context: Context) -> Format | None:
     """The declared weight format with its group size applied, None when the checkpoint's own is kept."""
-    if config.weights is None:
+    if config.weights in (None, "auto"):
         return None
     declared = context.format(config.weights)
     own = context.formats.quantized or context.formats.stored
@@ -149,10 +150,21 @@ def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -
         "B",
         Source("spec", "", "", ("model", "weights_bytes")),
     )
-    ledger = ledger.mapped(
-        weights=lambda w: evolve(w, format=_reformatted(w.tensor, w.format, new, config)),
-        caches=lambda c: c if cache is None else evolve(c, format=cache),
-    )
+
+    def stored(w: Weights) -> Weights:
+        fmt = _reformatted(w.tensor, w.format, new, config)
+        if fmt is w.format:
+            return w
+        width = Input("bytes per parameter", fmt.bytes_per_element, "B", context.source(NAME, "weights"))
+        return evolve(w, format=fmt, lineage=w.lineage.rewritten(NAME, f"stored as {fmt.name}", width))
+
+    def cached(c: Cache) -> Cache:
+        if cache is None or c.format is cache:
+            return c
+        width = Input("bytes per element", cache.bytes_per_element, "B", context.source(NAME, "kv_cache"))
+        return evolve(c, format=cache, lineage=c.lineage.rewritten(NAME, f"cached as {cache.name}", width))
+
+    ledger = ledger.mapped(weights=stored, caches=cached)
     if ratio != 1.0:
         ledger = ledger.mapped(
             weights=lambda w: evolve(

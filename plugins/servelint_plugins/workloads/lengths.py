@@ -45,12 +45,13 @@ def lognormal_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]
 
 
 def mean_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
-    """A mean alone says nothing of the spread: every length is the mean, cut at nothing."""
-    return ((0.0, values["mean"]), (1.0, values["mean"]))
+    """A mean alone says nothing of the spread: every length is the mean, but for the declared extremes."""
+    mean = values["mean"]
+    return ((0.0, values.get("min", mean)), (0.001, mean), (0.999, mean), (1.0, values.get("max", mean)))
 
 
 MODELS = (
     LengthModel("lognormal", ("mean", "std", "min", "max"), ("mean", "std"), lognormal_knots),
-    LengthModel("mean", ("mean",), ("mean",), mean_knots),
+    LengthModel("mean", ("mean", "min", "max"), ("mean",), mean_knots),
     LengthModel("quantiles", (*QUANTILES, "mean"), (), quantile_knots),
 )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity, Source
 from servelint.service import Figure, Mix, Service
+from servelint_rules.layouts import decode_side
 from servelint_rules.show import duration, request_rate, size, tokens
 from servelint_rules.variants import narrower_cache
 
@@ -179,9 +180,9 @@ rate = "1 req/s"
         verdict: Verdict,
         rate: float | None,
     ) -> Finding:
-        memory = review.memory
-        if memory is None:
+        if review.composition is None:
             raise ValueError("no composition")
+        memory = decode_side(review.composition).memory
         then, now = scenario.mean_context, base.mean_context
         per_token = memory.bytes_per_token()
         resident = [memory.resident_sequences(c) for c in (now, then)]
@@ -219,7 +220,7 @@ def _remedies(review: Review, base: Mix, scenario: Mix, rate: float | None) -> I
         yield f"to serve it: set hardware.replicas = {replicas} instead of {review.replicas}"
     narrow = narrower_cache(review)
     if narrow is not None:
-        fitting = narrow.memory.resident_sequences(scenario.mean_context)
+        fitting = decode_side(narrow).memory.resident_sequences(scenario.mean_context)
         fewer = _replicas(review, narrow, scenario, rate)
         narrowed = f'policy.quantization.kv_cache = "fp8" holds {fitting:,} such sequences'
         if _verdict(review, narrow, scenario, rate) is None:
@@ -237,7 +238,7 @@ def _remedies(review: Review, base: Mix, scenario: Mix, rate: float | None) -> I
 
 def _replicas(review: Review, composition: Composition, mix: Mix, rate: float | None) -> int | None:
     """Replicas that carry the scenario's rate within the SLO, None when no number of them does or no rate is known."""
-    if rate is None or composition.memory.resident_sequences(mix.context(0.99)) < 1:
+    if rate is None or decode_side(composition).memory.resident_sequences(mix.context(0.99)) < 1:
         return None
     service = Service(composition, mix)
     knee = service.knee(review.objectives)
@@ -264,7 +265,7 @@ def _fails(review: Review, mix: Mix, rate: float | None) -> Verdict | None:
 
 
 def _verdict(review: Review, composition: Composition, mix: Mix, rate: float | None) -> Verdict | None:
-    memory, final = composition.memory, mix.context(0.99)
+    memory, final = decode_side(composition).memory, mix.context(0.99)
     if memory.resident_sequences(final) < 1:
         return Verdict(f"one sequence of {tokens(final)} tokens does not fit in the KV cache", True)
     rate = rate if rate is not None else review.rate()

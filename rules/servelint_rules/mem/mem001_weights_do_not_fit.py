@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servelint.plugin import Case, Finding, Input, Lacks, Related, Review, Rule, Severity
+from servelint.lineage import dotted
+from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
+from servelint_rules.layouts import parallelism, tensor_path, widened
 from servelint_rules.show import size
+from servelint_rules.variants import sides
+
+FACTORS = (2, 4, 8, 16, 32, 64)
+"""How many times the devices are tried for a fit; engines split over powers of two."""
 
 
 class WeightsDoNotFit(Rule):
@@ -94,23 +100,26 @@ max_model_len = 8192
     )
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
-        """Compare the fullest device with its budget."""
-        memory = review.memory
-        if memory is None:
+        """Compare the fullest device of the replica, or of each pool, with its budget."""
+        if review.composition is None:
             yield Lacks("hardware.accelerator and model")
             return
+        for pool, side in sides(review.composition):
+            if side.memory.fit(side.memory.tightest).left <= 0:
+                yield self._finding(review, pool, side)
+
+    def _finding(self, review: Review, pool: str, side: Composition) -> Finding:
+        memory = side.memory
         fit = memory.fit(memory.tightest)
-        if fit.left > 0:
-            return
         certain = fit.weights > fit.budget
-        utilization = review.policy("kv_cache").memory_utilization
-        degree = review.policy("parallelism").t
+        utilization = side.context.configs["kv_cache"].memory_utilization
         stages = f" on the fullest of {memory.stages} stages" if memory.stages > 1 else ""
+        where = f"of the {pool} pool" if pool else ""
         need = fit.weights + fit.reserves
         path = ("model", "id") if review.declared("model", "id") else ("model", "config")
-        yield Finding(
+        return Finding(
             path,
-            f"a device{stages} has to hold {size(fit.weights)} of weights"
+            " ".join(filter(None, (f"a device{stages}", where, f"has to hold {size(fit.weights)} of weights")))
             + (f" and {size(fit.reserves)} of runtime and activations" if fit.reserves else "")
             + f", and the engine may use {size(fit.budget)} of it",
             equation=(
@@ -122,39 +131,36 @@ max_model_len = 8192
                 *(Input(r.name, r.bytes, "B", r.lineage.inputs[0].source) for r in memory.reserves),
                 *memory.budget_lineage.inputs,
             ),
-            help=_help(review, degree),
-            related=_related(review),
+            help=_help(review, pool, side),
+            related=(Related(tensor_path(review, pool), "the memory it must fit in"),),
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain else "medium",
         )
 
 
-def _related(review: Review) -> tuple[Related, ...]:
-    for path in (("policy", "parallelism", "tensor"), ("hardware", "devices"), ("hardware", "accelerator")):
-        if review.declared(*path):
-            return (Related(path, "the memory it must fit in"),)
-    return ()
-
-
-def _help(review: Review, degree: int) -> str:
-    memory = review.memory
-    if memory is None:
-        return ""
+def _help(review: Review, pool: str, side: Composition) -> str:
+    memory = side.memory
     fit = memory.fit(memory.tightest)
-    budget = fit.budget - fit.reserves
-    if budget <= 0:
+    if fit.budget <= fit.reserves:
         return "the reserves alone exceed the budget: raise memory_utilization or lower max_batched_tokens"
-    wanted = degree
-    # Sharding divides what is sharded; powers of two are what engines accept.
-    while wanted < 1024 and fit.weights * degree / wanted >= budget:
-        wanted *= 2
-    if wanted >= 1024:
-        return f"the weights are {fit.weights / memory.visible:,.0f} times a device's memory"
-    each = fit.weights * degree / wanted
     params = sum(w.params * w.repeats[memory.tightest] for w in memory.weights)
     bits = fit.weights * 8 / params
-    return (
-        f"set policy.parallelism.tensor = {wanted}: about {size(each)} of weights a device, {size(budget - each)} "
-        f"left for the KV cache; or store the weights in fewer than {bits * budget / fit.weights:.1f} bits instead of "
-        f"{bits:.1f}"
-    )
+    parts = [
+        f"store the weights in fewer than {bits * (fit.budget - fit.reserves) / fit.weights:.1f} bits, now {bits:.1f}"
+    ]
+    for factor in FACTORS:
+        wide = widened(side, factor)
+        if wide is None:
+            # The heads do not divide further; a pipeline still does.
+            parts.insert(0, "add pipeline stages or a device with more memory")
+            break
+        then = wide.memory.fit(wide.memory.tightest)
+        if then.left > 0:
+            key = dotted(("policy", "disaggregation", pool, "tensor") if pool else ("policy", "parallelism", "tensor"))
+            parts.insert(
+                0,
+                f"set {key} = {parallelism(wide).t} on {wide.setup.topology.devices} devices: {size(then.weights)} of "
+                f"weights a device, {size(then.left)} left for the KV cache",
+            )
+            break
+    return "; or ".join(parts)

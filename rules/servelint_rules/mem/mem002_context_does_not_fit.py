@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
 from servelint_rules.show import size
-from servelint_rules.variants import narrower_cache
+from servelint_rules.variants import narrower_cache, sides
 
 REFUSING = ("vllm",)
 """Engines that do not start when one sequence of the model's own maximum length exceeds the KV cache."""
@@ -105,38 +105,41 @@ id = "meta-llama/Llama-3.1-70B"
     )
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
-        """Compare one longest sequence with the KV capacity."""
-        composition, memory = review.composition, review.memory
-        if composition is None or memory is None:
+        """Compare one longest sequence with the KV capacity of the replica, or of each pool."""
+        if review.composition is None:
             yield Lacks("hardware.accelerator and model")
             return
-        if memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None:
-            return
-        length = composition.max_model_len
-        if memory.resident_per_rank(length) >= 1:
-            return
+        length = review.composition.max_model_len
+        for pool, side in sides(review.composition):
+            memory = side.memory
+            if memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None:
+                continue
+            if memory.resident_per_rank(length) < 1:
+                yield self._finding(review, pool, memory, length)
+
+    def _finding(self, review: Review, pool: str, memory: MemoryLedger, length: int) -> Finding:
         stage = min(range(memory.stages), key=lambda s: memory.cache_left(s) - memory.sequence_bytes(length, s))
-        need, left = memory.sequence_bytes(length, stage), memory.cache_left(stage)
+        need, left, per_token = (
+            memory.sequence_bytes(length, stage),
+            memory.cache_left(stage),
+            memory.bytes_per_token(stage),
+        )
         fits = longest(memory, length)
         declared = review.declared("model", "max_model_len")
-        path = (
-            ("model", "max_model_len")
-            if declared
-            else ("model", "id")
-            if review.declared("model", "id")
-            else ("model", "config")
-        )
-        own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
         refuses = declared or (review.engine is not None and review.engine.name in REFUSING)
-        quoted = [size(need), size(left)]
-        per_token = memory.bytes_per_token(stage)
-        yield Finding(
+        paths = (("model", "max_model_len"), ("model", "id"), ("model", "config"))
+        path = next((p for p in paths if review.declared(*p)), ("model",))
+        own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
+        where = f" of the {pool} pool" if pool else ""
+        whole = abs(memory.paged(length) * per_token - need) < 1
+        product = f"{memory.paged(length):,} tokens x {per_token:,.0f} B a token and device"
+        return Finding(
             path,
-            f"one sequence of {length:,} tokens{own} needs {quoted[0]} of KV cache on a device that has {quoted[1]} "
-            f"left",
+            f"one sequence of {length:,} tokens{own} needs {size(need)} of KV cache on a device{where} that has "
+            f"{size(left)} left",
             equation=(
-                f"{length:,} tokens x {per_token:,.0f} B a token and device = {quoted[0]} > "
-                f"{quoted[1]} = budget {size(memory.budget)} - weights - reserves"
+                f"{product if whole else 'windows, fixed state and cached tokens of all layers'} = {size(need)} > "
+                f"{size(left)} = budget {size(memory.budget)} - weights - reserves"
             ),
             inputs=(
                 Input("max_model_len", length, "tok", review.source(*path)),
@@ -154,7 +157,7 @@ id = "meta-llama/Llama-3.1-70B"
 
 def _help(review: Review, fits: int, length: int) -> str:
     narrow = narrower_cache(review)
-    wider = 0 if narrow is None else longest(narrow.memory, length)
+    wider = 0 if narrow is None else min(longest(side.memory, length) for _, side in sides(narrow))
     parts = [f"set model.max_model_len = {fits}, the most that fits"] if fits else []
     if wider > fits:
         parts.append(f'policy.quantization.kv_cache = "fp8" fits {wider:,} tokens')

@@ -86,13 +86,14 @@ def arithmetic(composition: Composition, shape: StepShape, seconds: float) -> st
     if pricer.graph.stages > 1:
         return f"{pricer.graph.stages} pipeline stages in turn, each at its peak: {duration(seconds)}"
     cost = pricer.price(shape)
+    read, work, sent = float(cost.hbm_bytes), float(cost.flops), float(cost.link_bytes)
     bandwidth, kept = accelerator.memory_bandwidth_bytes_per_s, accelerator.l2_bytes
-    if _same(max(cost.hbm_bytes - kept, 0.0) / bandwidth, seconds):
+    if _same(max(read - kept, 0.0) / bandwidth, seconds):
         l2 = f" - {size(kept)} that the L2 may keep" if kept else ""
-        return f"({size(cost.hbm_bytes)} of weights and cache a device{l2}) / {size(bandwidth)}/s = {duration(seconds)}"
+        return f"({size(read)} of weights and cache a device{l2}) / {size(bandwidth)}/s = {duration(seconds)}"
     if _same(_compute_s(composition, shape), seconds):
-        return f"{cost.flops / 1e12:,.3g} TFLOP a device / {flops(cost.flops / seconds)} dense = {duration(seconds)}"
-    return f"{size(cost.link_bytes)} a device over its links, with nothing else in the way: {duration(seconds)}"
+        return f"{work / 1e12:,.1f} TFLOP a device / {flops(work / seconds)} dense = {duration(seconds)}"
+    return f"{size(sent)} a device over its links, with nothing else in the way: {duration(seconds)}"
 
 
 def peaks(composition: Composition) -> tuple[Input, ...]:

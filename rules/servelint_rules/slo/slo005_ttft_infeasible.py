@@ -68,7 +68,7 @@ prompt_tokens = { p50 = 4000, p99 = 24000 }
 output_tokens = 200
 rate = "0.02 req/s"
 [slo]
-ttft = { p50 = "1.5 s", p99 = "900 ms" } # expect: SLO005
+ttft = { p50 = "600 ms", p99 = "900 ms" } # expect: SLO005
 """,
             flip=("slo.ttft.p99", '"8 s"'),
         ),
@@ -84,7 +84,7 @@ max_model_len = 8192
 [policy.quantization]
 weights = "fp8"
 [workload]
-prompt_tokens = BOUNDARY_HIGH
+prompt_tokens = 5719
 output_tokens = 100
 rate = "0.02 req/s"
 [slo]
@@ -109,7 +109,7 @@ output_tokens = 300
 rate = "0.02 req/s"
 prefix_hit = { value = 0.3, basis = "measured", source = "router metrics, week 40" }
 [slo]
-ttft = { p95 = "1.2 s" } # expect: SLO005
+ttft = { p95 = "2 s" } # expect: SLO005
 """,
             flip=("workload.prefix_hit.value", "0.9"),
         ),
@@ -127,7 +127,7 @@ max_model_len = 8192
 [policy.quantization]
 weights = "fp8"
 [workload]
-prompt_tokens = BOUNDARY_LOW
+prompt_tokens = 5718
 output_tokens = 100
 rate = "0.02 req/s"
 [slo]
@@ -196,7 +196,7 @@ ttft = { p90 = "400 ms" }
             f"prefilling the {prompt} prompt of {tokens(one.tokens)} tokens{hit} takes at least "
             f"{duration(one.bound_s)} on idle hardware, above the TTFT {objective.percentile} objective of "
             f"{duration(objective.declared_s)}",
-            equation=f"bound: {arithmetic(side, one.shape, one.bound_s)}",
+            equation=f"bound of {_work(one.shape)}: {arithmetic(side, one.shape, one.bound_s)}",
             inputs=(
                 Input("prompt", one.tokens, "tok", review.source(*key)),
                 *(
@@ -212,6 +212,11 @@ ttft = { p90 = "400 ms" }
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain else "medium",
         )
+
+
+def _work(shape: StepShape) -> str:
+    cached = f" over {tokens(float(shape.prefill_context))} cached" if shape.prefill_context else ""
+    return f"{tokens(float(shape.prefill_tokens))} new tokens{cached}"
 
 
 def _prompt_path(review: Review) -> KeyPath:

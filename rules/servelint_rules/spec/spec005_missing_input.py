@@ -68,7 +68,8 @@ headroom = 0.2
 """,
             flip=(
                 "workload",
-                '{ prompt_tokens = { p50 = 800, p99 = 3000 }, output_tokens = { p50 = 200, p99 = 600 }, rate = "1 req/s" }',
+                "{ prompt_tokens = { p50 = 800, p99 = 3000 }, output_tokens = { p50 = 200, p99 = 600 }, "
+                'rate = "1 req/s" }',
             ),
         ),
         Case(
@@ -168,36 +169,37 @@ itl = { p99 = "80 ms" }
 
     def check(self, review: Review) -> Iterator[Finding]:
         """Report what declared sections lack."""
-        deployment = review.deployment
-        nouns = _nouns(review)
         if review.objectives:
             path = review.objective_path(review.objectives[0])
-            lengths = _lengths(review, deployment.workload, ("workload",), None)
-            if lengths and review.mix is None:
-                yield _missing("the objectives are compared with nothing", path, lengths, Severity.WARNING)
-            elif nouns:
-                yield _missing("no latency can be computed for the objectives", path, nouns, Severity.INFO)
-        base = deployment.workload
-        for i, scenario in enumerate(base.growth if base is not None else ()):
-            at: KeyPath = ("workload", "growth", i)
-            key = next((k for k in (*LENGTHS, "rate", "name") if review.declared(*at, k)), None)
-            path = (*at, key) if key else at
-            lengths = _lengths(review, scenario, at, base)
-            if lengths and i not in dict(review.growth):
-                yield _missing("the growth scenario is never checked", path, lengths, Severity.WARNING)
-            elif nouns and not review.objectives:
-                yield _missing("nothing can be computed for the growth scenario", path, nouns, Severity.INFO)
+            workload = review.deployment.workload
+            lengths = _lengths(review, workload, ("workload",), None) if review.mix is None else []
+            yield from _missing("the objectives are compared with nothing", path, lengths, _nouns(review))
+        else:
+            yield from _growth(review)
         for path, claim in review.claims:
             yield from _claim(review, path, claim)
 
 
-def _missing(effect: str, path: KeyPath, keys: list[str], severity: Severity) -> Finding:
-    listed = " and ".join(keys)
-    return Finding(
+def _growth(review: Review) -> Iterator[Finding]:
+    """Scenarios that are declared and never checked; beside an objective they lack what it lacks."""
+    base = review.deployment.workload
+    composed = dict(review.growth)
+    for i, scenario in enumerate(base.growth if base is not None else ()):
+        at: KeyPath = ("workload", "growth", i)
+        key = next((k for k in (*LENGTHS, "rate", "name") if review.declared(*at, k)), None)
+        lengths = _lengths(review, scenario, at, base) if i not in composed else []
+        yield from _missing("the growth scenario is not checked", (*at, key) if key else at, lengths, _nouns(review))
+
+
+def _missing(effect: str, path: KeyPath, lengths: list[str], nouns: list[str]) -> Iterator[Finding]:
+    if not lengths and not nouns:
+        return
+    listed = " and ".join((*lengths, *nouns))
+    yield Finding(
         path,
         f"{effect}: the spec declares no {listed}",
         help=f"add {listed}",
-        severity=severity,
+        severity=Severity.WARNING if lengths else Severity.INFO,
         confidence="high",
     )
 
@@ -219,8 +221,7 @@ def _lengths(review: Review, workload: Workload | None, path: KeyPath, base: Wor
     missing = [k for k in LENGTHS if all(getattr(w, k, None) is None for w in (workload, base))]
     if not missing and review.mix is None:
         # Declared, but in a form that no length model reads, such as a standard deviation without a mean.
-        missing = [f"usable {k} (quantiles, or a mean with std)" for k in LENGTHS if _odd(review, path, k)]
-        return missing
+        return [f"usable {k} (quantiles, or a mean with std)" for k in LENGTHS if _odd(review, path, k)]
     return [f"workload.{k}" for k in missing]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servelint.distribution import Lengths
-from servelint_plugins.workloads.lengths import lognormal_knots, quantile_knots
+from servelint_plugins.workloads.lengths import lognormal_knots, mean_knots, quantile_knots
 from servelint_plugins.workloads.traces import read_azure, read_mooncake
 
 AZURE = """\
@@ -74,3 +74,10 @@ def test_a_quantile_table_goes_on_downwards_and_not_upwards() -> None:
     assert lengths.quantile(1.0) == 7000
     assert lengths.quantile(0.0) == pytest.approx(900 / (7000 / 900) ** (0.5 / 0.49))
     assert Lengths(quantile_knots({"p50": 10})).is_fixed
+
+
+def test_a_mean_with_a_maximum_is_not_the_maximum() -> None:
+    lengths = Lengths(mean_knots({"mean": 500, "max": 8000}))
+    assert lengths.quantile(0.99) == 500
+    assert lengths.quantile(1.0) == 8000
+    assert lengths.mean == pytest.approx(500, rel=0.01)

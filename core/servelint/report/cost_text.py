@@ -1,0 +1,189 @@
+"""What ``servelint cost`` shows, for people."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from servelint.lineage import dotted
+from servelint.report.cost import PERCENTILES, deployment_object
+from servelint.report.figures import Figures, Step
+from servelint.report.safe import printable
+from servelint.report.show import Style, quantity
+
+Rows = list[tuple[str, ...]]
+
+
+def as_text(figures: Figures, style: Style) -> str:
+    """Return everything for people."""
+    review = figures.review
+    about = deployment_object(figures)
+    name = f"{about['name']}: " if about["name"] else ""
+    title = printable(f"{name}{about['model']} on {about['devices']} x {about['accelerator']}")
+    engine = printable(f"{about['engine']} {about['engine_version'] or ''}".strip())
+    replicas = f"{about['replicas']} replica{'s' if about['replicas'] != 1 else ''}"
+    lines = [f"{style.paint(title, '1')}, {replicas}, engine {engine}", ""]
+    lines += _steps_text(figures, style)
+    for step in figures.steps.values():
+        if step.name != "mixed":
+            lines += _ops_text(figures, step, style)
+    lines += _memory_text(figures, style)
+    lines += _roofline_text(figures, style)
+    lines += _service_text(figures, style)
+    lines += [style.paint("Assumed", "1") + ", since the spec does not say:"]
+    for a in review.assumptions:
+        shown = f"{a.value:.6g}" if isinstance(a.value, float) else str(a.value)
+        lines.append(f"  {printable(dotted(a.path))} = {printable(shown, 80)}: {printable(a.reason)}")
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: Rows, notes: list[str] | None = None) -> list[str]:
+    """Lay rows out in columns: the first to the left, the others to the right; a note follows its row."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            ["", row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)), note]
+        ).rstrip()
+        for row, note in zip(rows, notes or [""] * len(rows), strict=True)
+    ]
+
+
+def _amount(value: Any, unit: str) -> str:
+    return quantity(float(value), unit) if value else "-"
+
+
+def _steps_text(figures: Figures, style: Style) -> list[str]:
+    rows: Rows = [("", "bound", "sustained bound", "estimate", "binding", "FLOP", "HBM", "link")]
+    for step in figures.steps.values():
+        c = step.cost
+        times = [quantity(float(t), "s") for t in (c.bound_s, c.sustained_bound_s, c.estimate_s)]
+        sizes = [_amount(c.flops, "FLOP"), _amount(c.hbm_bytes, "B"), _amount(c.link_bytes, "B")]
+        rows.append((step.name, *times, c.binding_resource, *sizes))
+    lines = [style.paint("Steps", "1") + f" ({figures.basis}), per device", *table(rows), ""]
+    lines += [f"  {step.name}: {step.words}" for step in figures.steps.values()]
+    if figures.separate:
+        lines.append("  no mixed step: prompts are prefilled on a pool of their own")
+    return [*lines, ""]
+
+
+def _ops_text(figures: Figures, step: Step, style: Style) -> list[str]:
+    priced = step.composition.pricer.breakdown(step.shape)
+    whole = sum(float(row.seconds) for row in priced) or 1.0
+    rows: Rows = [("op", "x", "FLOP", "HBM", "activations", "link", "own estimate", "share")]
+    for row in priced:
+        rows.append(
+            (
+                row.name,
+                f"{row.instances:,}",
+                _amount(row.flops, "FLOP"),
+                _amount(row.hbm_bytes, "B"),
+                _amount(row.activation_bytes, "B"),
+                _amount(row.link_bytes, "B"),
+                quantity(float(row.seconds), "s"),
+                f"{float(row.seconds) / whole:.1%}",
+            )
+        )
+    kinds = ", ".join(
+        f"{kind.replace('_', ' ')} {quantity(size, 'B')}"
+        for kind, size in figures.hbm_bytes_by_kind(step).items()
+        if size
+    )
+    peaks = ", ".join(
+        f"{name} {quantity(float(seconds), 's')}"
+        for name, seconds in step.composition.pricer.by_resource(step.shape).items()
+    )
+    return [
+        style.paint(f"Ops of the {step.name} step", "1") + ", per device, all layers",
+        *table(rows),
+        f"  HBM: {kinds}",
+        f"  at peak rates: {peaks}",
+        "",
+    ]
+
+
+def _memory_text(figures: Figures, style: Style) -> list[str]:
+    memory = figures.memory
+    stage = memory.tightest
+    fit = memory.fit(stage)
+    where = f", stage {stage + 1} of {memory.stages}, the tightest" if memory.stages > 1 else ""
+    rows: Rows = [
+        ("visible to the runtime", quantity(memory.visible, "B")),
+        ("budget of the engine", quantity(memory.budget, "B")),
+        ("- weights", quantity(fit.weights, "B")),
+        *((f"- {reserve.name}", quantity(reserve.bytes, "B")) for reserve in memory.reserves),
+        ("= KV cache and state", quantity(memory.cache_left(stage), "B")),
+    ]
+    context = figures.context
+    capacity = figures.kv_capacity_tokens
+    each = figures.kv_bytes_per_sequence(context)
+    lines = [style.paint("Memory of a device", "1") + where, *table(rows)]
+    if fit.left < 0:
+        lines.append(f"  weights and reserves exceed the budget by {quantity(-fit.left, 'B')}")
+    lines += [
+        "",
+        style.paint("Capacity", "1"),
+        f"  KV cache: {quantity(figures.kv_bytes_per_token, 'B')} a token, whole; "
+        f"{quantity(memory.bytes_per_token(), 'B')} a token and device",
+        f"  {quantity(each, 'B')} a sequence of {context:,.0f} tokens, "
+        f"{quantity(each * figures.batch, 'B')} for the decode batch",
+        "  capacity: "
+        + ("not limited by a cache" if capacity is None else f"{capacity:,} tokens")
+        + (f" a rank, {memory.ranks} ranks" if memory.ranks > 1 else ""),
+        f"  resident: {figures.max_resident_sequences:,} sequences of {context:,.0f} tokens, "
+        f"{memory.resident_sequences(figures.max_model_len):,} of {figures.max_model_len:,} (the longest)",
+        "",
+    ]
+    return lines
+
+
+def _roofline_text(figures: Figures, style: Style) -> list[str]:
+    stream, crossover = figures.single_stream, figures.crossover_batch
+    balance = ", ".join(f"{name} {value:,.0f}" for name, value in figures.machine_balance.items())
+    below = stream.balance / stream.intensity if stream.intensity else 0.0
+    return [
+        style.paint("Roofline", "1") + ", weights only",
+        f"  machine balance in FLOP/B: {balance}",
+        f"  one sequence: {stream.intensity:.3g} FLOP/B, {below:,.0f}x below balance; ceiling "
+        f"{stream.ceiling_tokens_per_s:,.1f} tok/s ({quantity(stream.read_bytes, 'B')} read a token), "
+        f"{stream.resident_ceiling_tokens_per_s:,.1f} tok/s if every resident weight were read",
+        "  crossover batch: "
+        + ("none: reading the weights always takes longer" if crossover is None else f"{crossover:,.1f}"),
+        "",
+    ]
+
+
+def _service_text(figures: Figures, style: Style) -> list[str]:
+    review = figures.review
+    if figures.service is None:
+        return ["No workload lengths: no operating point, frontier or knee.", ""]
+    rows: Rows = [("batch", "tok/s", "req/s", "step", "ITL p50", "ITL p99", "TTFT p50", "TTFT p99")]
+    remarks = [""]
+    marked = {"operating point": review.operating_point, "knee": review.knee}
+    points = {p.batch: p for p in figures.frontier} | {p.batch: p for p in marked.values() if p is not None}
+    for batch in sorted(points):
+        point = points[batch]
+        notes = [name for name, p in marked.items() if p is not None and p.batch == batch]
+        if review.objectives and (misses := point.misses(review.objectives)):
+            notes.append("misses " + ", ".join(f"{m.objective.metric} {m.objective.percentile}" for m in misses))
+        times = [point.step_s, *(point.latency(m, p) for m in ("itl", "ttft") for p in PERCENTILES)]
+        rows.append(
+            (
+                f"{batch:,.4g}",
+                f"{point.throughput:,.0f}",
+                f"{point.rate:,.3g}",
+                *(quantity(t, "s") if math.isfinite(t) else "no end" for t in times),
+            )
+        )
+        remarks.append("; ".join(notes))
+    limits = ", ".join(f"{name} {n:,}" for name, n in figures.service.limits.items())
+    lines = [style.paint("Frontier", "1") + ", one replica, estimates", *table(rows, remarks)]
+    lines.append(f"  most sequences at once: {limits}")
+    if review.operating_point is None:
+        lines.append("  operating point: none within the limits")
+    if not review.objectives:
+        lines.append("  knee: no objective is declared")
+    elif review.knee is None:
+        lines.append("  knee: no batch meets the SLO")
+    else:
+        lines.append(f"  knee: {review.knee.batch:,.4g} sequences, {review.knee.throughput:,.0f} tok/s")
+    return [*lines, ""]

@@ -1,0 +1,309 @@
+"""DIS001 transfer-exceeds-benefit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import NamedTuple
+
+from attrs import evolve
+
+from servelint.composition import Composition
+from servelint.lineage import KeyPath
+from servelint.plugin import Case, Disaggregation, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint.service import Objective, Point, Service, kv_bytes
+from servelint_rules.show import duration, request_rate, size, token_rate
+
+
+class Side(NamedTuple):
+    """One way to serve the load: requests/s within the SLO, devices, and the point at the load (None: cannot)."""
+
+    rate: float
+    devices: int
+    point: Point | None
+
+    @property
+    def per_device(self) -> float:
+        """Requests per second and device within the SLO."""
+        return self.rate / self.devices
+
+
+class TransferExceedsBenefit(Rule):
+    """Moving the KV cache between pools costs more than keeping prefill away from decoding saves.
+
+    What it checks
+    --------------
+    Prefill and decode pools of one part against replicas of the decode pool's shape that prefill in chunks
+    beside decoding, on as many devices and under the same load. It is reported when a request loses more time
+    in the transfer than it would lose to other requests' prefill, and the split carries no more load a device
+    within the SLO either.
+
+    Why it is bad
+    -------------
+    Disaggregation buys steady decoding with a transfer on every request, two pools that cannot lend each other
+    devices, and more to operate. Without a gain it is only the price.
+
+    The arithmetic
+    --------------
+    ``transfer = setup + KV bytes / bandwidth``, less what layer-wise streaming hides behind prefill;
+    ``interference = output tokens x (average step - plain step) / tokens a step`` of the co-located point at
+    the same load a device. The knee of each side gives the load a device.
+
+    How to fix
+    ----------
+    A faster path (RDMA between the pools, layer-wise streaming), or co-located chunked prefill. The help line
+    gives the bandwidth from which the transfer is the smaller of the two.
+
+    Source
+    ------
+    Zhong et al., DistServe (arXiv 2401.09670); Agrawal et al., Sarathi-Serve (arXiv 2403.02310).
+    """
+
+    code = "DIS001"
+    name = "transfer-exceeds-benefit"
+    severity = Severity.WARNING
+    confidence = "medium"
+    questions = ("does disaggregation pay", "why is TTFT bad", "what does the KV transfer cost")
+    options = (Option("gain", 0.0, "share by which the load a device has to grow for the split to pay", -1.0),)
+    failing = (
+        Case(
+            "the KV cache of a 70B model over 10 Gbit Ethernet",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 4
+[model]
+id = "meta-llama/Llama-3.1-70B"
+max_model_len = 16384
+[policy.batching]
+max_sequences = 64
+max_batched_tokens = 1024
+[policy.disaggregation]
+prefill = { devices = 4, tensor = 4 }
+decode = { devices = 4, tensor = 4 }
+transfer = { bandwidth = "1.25 GB/s", layerwise = false } # expect: DIS001
+[workload]
+prompt_tokens = { p50 = 2000, p99 = 6000 }
+output_tokens = { p50 = 150, p99 = 500 }
+rate = "0.5 req/s"
+[slo]
+ttft = { p99 = "30 s" }
+itl = { p99 = "400 ms" }
+""",
+            flip=("policy.disaggregation.transfer.bandwidth", '"200 GB/s"'),
+        ),
+        Case(
+            "a connection that takes two seconds to set up",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 16384
+[policy.batching]
+max_sequences = 128
+max_batched_tokens = 1024
+[policy.disaggregation]
+prefill = { devices = 1 }
+decode = { devices = 1 }
+[policy.disaggregation.transfer]
+bandwidth = "50 GB/s"
+setup = "2 s" # expect: DIS001
+[workload]
+prompt_tokens = { p50 = 2000, p99 = 6000 }
+output_tokens = { p50 = 150, p99 = 500 }
+rate = "1 req/s"
+[slo]
+ttft = { p99 = "30 s" }
+itl = { p99 = "400 ms" }
+""",
+            flip=("policy.disaggregation.transfer.setup", '"2 ms"'),
+        ),
+    )
+    passing = (
+        Case(
+            "the same model over RDMA",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 4
+[model]
+id = "meta-llama/Llama-3.1-70B"
+max_model_len = 16384
+[policy.batching]
+max_sequences = 64
+max_batched_tokens = 1024
+[policy.disaggregation]
+prefill = { devices = 4, tensor = 4 }
+decode = { devices = 4, tensor = 4 }
+transfer = { bandwidth = "200 GB/s", layerwise = false }
+[workload]
+prompt_tokens = { p50 = 2000, p99 = 6000 }
+output_tokens = { p50 = 150, p99 = 500 }
+rate = "0.5 req/s"
+[slo]
+ttft = { p99 = "30 s" }
+itl = { p99 = "400 ms" }
+""",
+        ),
+        Case(
+            "a slow path, but only pools of their own keep the inter-token limit",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 4
+[model]
+id = "meta-llama/Llama-3.1-70B"
+max_model_len = 16384
+[policy.batching]
+max_sequences = 64
+max_batched_tokens = 8192
+[policy.disaggregation]
+prefill = { devices = 4, tensor = 4 }
+decode = { devices = 4, tensor = 4 }
+transfer = { bandwidth = "1.25 GB/s", layerwise = false }
+[workload]
+prompt_tokens = { p50 = 2000, p99 = 6000 }
+output_tokens = { p50 = 150, p99 = 500 }
+rate = "0.5 req/s"
+[slo]
+ttft = { p99 = "30 s" }
+itl = { p99 = "45 ms" }
+""",
+        ),
+    )
+
+    def check(self, review: Review) -> Iterator[Finding | Lacks]:
+        """Put both ways of serving the load side by side."""
+        scheduler, mix = review.scheduler, review.mix
+        pools = scheduler.disaggregation if scheduler is not None else None
+        if pools is None:
+            return
+        if mix is None or not review.objectives:
+            yield Lacks("workload lengths and slo")
+            return
+        if len({p.composition.setup.topology.accelerator.id for p in (pools.prefill, pools.decode)}) > 1:
+            yield Lacks("pools of one part: across parts only a price would compare them")
+            return
+        apart = _apart(review, pools)
+        load = review.rate() or apart.rate
+        alone = Service(_co_located(pools), mix, open_loop=True)
+        together = _together(alone, review.objectives, load / apart.devices)
+        if together.point is None or together.rate == 0:
+            # Co-located replicas do not carry the load at all: the split is what makes it possible.
+            return
+        moved = _transfer_s(apart, pools)
+        delay = mix.output.mean * (together.point.step_s - together.point.plain_s) / alone.scheduler.yield_per_step
+        if moved < delay or apart.per_device > together.per_device * (1 + self.option("gain")):
+            return
+        rates = [token_rate(side.per_device * mix.output.mean) for side in (apart, together)]
+        latencies = [duration(side.point.itl("p99")) for side in (apart, together) if side.point is not None]
+        held = kv_bytes(alone.composition, mix.prompt.mean)
+        yield Finding(
+            _path(review),
+            f"moving its KV cache costs a request {duration(moved)} on average, and prefilling beside decoding would "
+            f"delay it by {duration(delay)}; within the SLO the split carries {rates[0]} a device, co-located chunked "
+            f"prefill {rates[1]}"
+            + (f" (ITL p99 at this load {latencies[0]} and {latencies[1]})" if len(latencies) == 2 else ""),
+            equation=(
+                f"{size(held)} of mean prompt / {size(pools.bytes_per_s)}/s + {duration(pools.setup_s)} setup, exposed "
+                f"{duration(moved)} >= {mix.output.mean:,.0f} tokens x ({duration(together.point.step_s)} - "
+                f"{duration(together.point.plain_s)}) = {duration(delay)}"
+            ),
+            inputs=(
+                Input("transfer bandwidth", pools.bytes_per_s, "B/s", review.source(*_path(review))),
+                Input("transfer setup", pools.setup_s, "s", review.source("policy", "disaggregation", "transfer")),
+                Input("devices of both pools", apart.devices, "", review.source("policy", "disaggregation")),
+            ),
+            help=_help(review, pools, delay, together, load),
+            related=_related(review),
+        )
+
+
+def _apart(review: Review, pools: Disaggregation) -> Side:
+    """The pools as declared: limited by the decode side's knee or by what the prefill side can take."""
+    mix = review.mix
+    if mix is None:
+        raise ValueError("no workload")
+    service = review.service(mix)
+    sides = (pools.prefill, pools.decode)
+    devices = sum(p.composition.setup.topology.devices * p.replicas for p in sides)
+    knee = service.knee(review.objectives)
+    rate = 0.0 if knee is None else knee.rate * service.decode_replicas / max(knee.prefill_utilization, 1.0)
+    declared = review.rate()
+    return Side(rate, devices, service.at_rate(declared) if declared is not None else knee)
+
+
+def _together(service: Service, objectives: tuple[Objective, ...], load_per_device: float) -> Side:
+    """Replicas of the decode pool's shape that also prefill, under the same load a device."""
+    devices = service.composition.setup.topology.devices
+    knee = service.knee(objectives)
+    return Side(0.0 if knee is None else knee.rate, devices, service.at_rate(load_per_device * devices))
+
+
+def _co_located(pools: Disaggregation) -> Composition:
+    """The decode pool's replica, which prefills in chunks where the spec turns that off."""
+    composition = pools.decode.composition
+    batching = composition.context.configs["batching"]
+    if composition.scheduler.chunk_tokens is not None:
+        return composition
+    setup = composition.setup
+    policies = {**setup.deployment.policies, "batching": evolve(batching, chunked_prefill=True)}
+    return Composition(evolve(setup, deployment=evolve(setup.deployment, policies=policies)))
+
+
+def _transfer_s(apart: Side, pools: Disaggregation) -> float:
+    """Mean seconds that the transfer adds to a request; infinite bandwidth leaves the setup."""
+    if apart.point is None:
+        return inf
+    service = apart.point.service
+    return sum(
+        n.weight * service.transfer_s(n.tokens, service.pool_prefill_s(n.tokens), pools)
+        for n in service.mix.prompt.nodes
+    )
+
+
+def _help(review: Review, pools: Disaggregation, delay: float, together: Side, load: float) -> str:
+    apart = _apart(review, pools)
+    if _transfer_s(apart, evolve(pools, bytes_per_s=inf)) >= delay:
+        faster = f"the setup alone takes {duration(pools.setup_s)}: bring it below {duration(delay)}"
+    else:
+        low, high = pools.bytes_per_s, pools.bytes_per_s
+        while _transfer_s(apart, evolve(pools, bytes_per_s=high)) >= delay:
+            low, high = high, high * 2
+        for _ in range(12):
+            middle = (low + high) / 2
+            low, high = (
+                (middle, high) if _transfer_s(apart, evolve(pools, bytes_per_s=middle)) >= delay else (low, middle)
+            )
+        faster = f"from {size(high)}/s on the transfer costs less than it saves"
+    if not pools.layerwise and pools.bytes_per_s < inf:
+        faster += "; layerwise = true hides what prefill covers"
+    replicas = -(-load // together.rate)
+    return (
+        f"{faster}; or take the table out: {replicas:,.0f} x {together.devices} co-located devices carry "
+        f"{request_rate(load)} within the SLO"
+    )
+
+
+def _path(review: Review) -> KeyPath:
+    """The key that decides: a setup that outweighs the bytes, else the bandwidth, else a pool."""
+    base = ("policy", "disaggregation")
+    scheduler, mix = review.scheduler, review.mix
+    keys: list[KeyPath] = [(*base, "transfer", "bandwidth"), (*base, "transfer", "setup")]
+    if scheduler is not None and scheduler.disaggregation is not None and mix is not None:
+        pools = scheduler.disaggregation
+        held = kv_bytes(pools.decode.composition, mix.prompt.mean)
+        if pools.setup_s > held / pools.bytes_per_s:
+            keys.reverse()
+    keys += [(*base, pool, key) for pool in ("decode", "prefill") for key in ("devices", "tensor")]
+    return next((k for k in keys if review.declared(*k)), base)
+
+
+def _related(review: Review) -> tuple[Related, ...]:
+    path: KeyPath = ("workload", "rate")
+    return (Related(path, "the load at which both are compared"),) if review.declared(*path) else ()
