@@ -34,7 +34,7 @@ T = TypeVar("T")
 DEFAULT_EFFICIENCY = {"memory": 0.8, "compute": 0.55, "link": 0.6}
 """Sustained fractions where neither spec nor datasheet has measured ones. See docs/conventions.md."""
 
-DEFAULT_LAUNCH_S = 6e-6
+DEFAULT_LAUNCH_S = 6.5e-6
 DEFAULT_COLLECTIVE_S = {"scale_up": 5e-6, "pcie": 4e-6, "network": 40e-6}
 """Seconds of one small collective, its launch included; over PCIe per device of the group."""
 

@@ -141,6 +141,14 @@ class _StageForms(NamedTuple):
     links: tuple[Terms, ...]
 
 
+class _Load(NamedTuple):
+    """Features of a step's mean micro-batch, how many there are, and features of the fullest one."""
+
+    values: list[Number]
+    parts: Number
+    fullest: list[Number]
+
+
 class OpCost(NamedTuple):
     """One op in one step, all instances on the busiest stage or rank.
 
@@ -272,20 +280,32 @@ class Pricer:
     def _floors(self, shape: StepShape) -> list[Number]:
         return [feature.floor(shape) for feature in self._features]
 
-    def _micro(self, shape: StepShape, *, cut: bool = False) -> tuple[StepShape, Number]:
-        """Return the micro-batch that a stage works on at a time, and how many there are.
+    def _load(
+        self, shape: StepShape, evaluate: Callable[[StepShape], list[Number]] | None = None, *, cut: bool = False
+    ) -> _Load:
+        """Evaluate the features of the micro-batches that the stages work on.
 
         ``cut`` lets prompts be cut into chunks that follow each other through the stages.
         """
-        wanted = self.graph.micro_batches
-        if wanted == 1:
-            return shape, 1.0
-        ranks = self.graph.ranks
+        evaluate = evaluate or self._values
+        wanted, ranks = float(self.graph.micro_batches), self.graph.ranks
+        if wanted == 1.0:
+            values = evaluate(shape)
+            return _Load(values, 1.0, values)
+
         rank = shape.fullest_rank(ranks) if ranks > 1 else shape
         # A micro-batch of less than one sequence a rank does not exist, of a prompt not less than one token.
         prompts = rank.prefill_sequences * rank.prefill_tokens if cut else rank.prefill_sequences
-        count = maximum(1.0, minimum(rank.batch + prompts, float(wanted)))
-        return shape.micro_batch(count), count
+        parts = maximum(1.0, minimum(rank.batch + prompts, wanted))
+        values = evaluate(shape.micro_batch(parts))
+        if ranks == 1:
+            return _Load(values, parts, values)
+        fullest = shape._replace(
+            batch=minimum(shape.batch, rank.batch * ranks / parts),
+            prefill_sequences=minimum(shape.prefill_sequences, rank.prefill_sequences * ranks / parts),
+            parts=parts,
+        )
+        return _Load(values, parts, evaluate(fullest))
 
     # Figures
 
@@ -299,9 +319,9 @@ class Pricer:
             seconds[1] = maximum(seconds[1] - self._l2_s, 0.0)
         return seconds
 
-    def _roofline(self, values: Sequence[Number], count: Number, *, sustained: bool = False) -> Number:
-        """The busiest stage over all micro-batches, or one micro-batch's walk through every stage."""
-        busiest = [self._seconds(stage, values, count, peak=not sustained) for stage in self._stages]
+    def _roofline(self, load: _Load, *, sustained: bool = False) -> Number:
+        """The busiest stage over all micro-batches, or the fullest one's walk through every stage."""
+        busiest = [self._seconds(stage, load.values, load.parts, peak=not sustained) for stage in self._stages]
         if sustained:
             busiest = [self._slowed(seconds) for seconds in busiest]
         longest = _largest([s for seconds in busiest for s in seconds])
@@ -309,7 +329,7 @@ class Pricer:
             return longest
         walk: Number = 0.0
         for stage in self._stages:
-            seconds = self._seconds(stage, values, 1.0, peak=not sustained)
+            seconds = self._seconds(stage, load.fullest, 1.0, peak=not sustained)
             walk = walk + _largest(self._slowed(seconds) if sustained else seconds)
         return maximum(longest, walk)
 
@@ -318,13 +338,12 @@ class Pricer:
 
     def by_resource(self, shape: StepShape) -> dict[str, Number]:
         """Seconds at peak by resource, each on the stage that has most of it; the L2 taken off, as in the bound."""
-        micro, count = self._micro(shape)
-        values = self._values(micro)
-        stages = [self._seconds(stage, values, count, peak=True) for stage in self._stages]
+        load = self._load(shape)
+        stages = [self._seconds(stage, load.values, load.parts, peak=True) for stage in self._stages]
         return dict(zip(self.resources, map(_largest, zip(*stages, strict=True)), strict=True))
 
     def _least(
-        self, shape: StepShape, values: Callable[[StepShape], Sequence[Number]], *, sustained: bool = False
+        self, shape: StepShape, evaluate: Callable[[StepShape], list[Number]], *, sustained: bool = False
     ) -> Number:
         """The roofline of the faster schedule: prompts whole, or cut so that every stage has work.
 
@@ -332,8 +351,7 @@ class Pricer:
         """
 
         def roofline(shape: StepShape, *, cut: bool = False) -> Number:
-            micro, count = self._micro(shape, cut=cut)
-            return self._roofline(values(micro), count, sustained=sustained)
+            return self._roofline(self._load(shape, evaluate, cut=cut), sustained=sustained)
 
         if len(self._stages) == 1:
             return roofline(shape)
@@ -355,10 +373,16 @@ class Pricer:
 
     def estimate(self, shape: StepShape) -> Number:
         """Seconds that an engine is expected to take."""
-        micro, count = self._micro(shape)
-        values = self._values(micro)
-        seconds = maximum(self._path(values, count), self._roofline(values, count, sustained=True))
-        return seconds if len(self._stages) == 1 else maximum(seconds, self.sustained_bound(shape))
+        if len(self._stages) == 1:
+            return self._expected(shape)
+        # A sequence is not cut, so neither prompts nor decoding sequences make the others' walk shorter.
+        alone = (shape._replace(prefill_sequences=0.0), shape._replace(batch=0.0))
+        parts = [self._expected(part) for part in (shape, *alone)]
+        return _largest([*parts, self.sustained_bound(shape)])
+
+    def _expected(self, shape: StepShape) -> Number:
+        load = self._load(shape)
+        return maximum(self._path(load), self._roofline(load, sustained=True))
 
     def _op_seconds(self, forms: _OpForms, values: Sequence[Number]) -> Number:
         longest: Number = _evaluate(forms.compute, values)
@@ -368,16 +392,21 @@ class Pricer:
             longest = maximum(longest, _evaluate(terms, values))
         return longest + _evaluate(forms.fixed, values) if forms.fixed else longest
 
-    def _path(self, values: Sequence[Number], count: Number) -> Number:
+    def _path(self, load: _Load) -> Number:
         """Longest path through the graph; with pipeline stages, each stage's own path is combined."""
-        seconds = [self._op_seconds(forms, values) for forms in self._ops]
-        paths = [self._stage_path(seconds, stage) for stage in range(self.graph.stages)]
-        if len(paths) == 1:
-            return paths[0] * count
+        seconds = [self._op_seconds(forms, load.values) for forms in self._ops]
+        stages = range(self.graph.stages)
+        longest = _largest([self._stage_path(seconds, stage) for stage in stages])
+        if not (is_plain(load.parts) and load.parts == 1.0):
+            longest = longest * load.parts
+        if len(stages) == 1:
+            return longest
+        if load.fullest is not load.values:
+            seconds = [self._op_seconds(forms, load.fullest) for forms in self._ops]
         walk: Number = 0.0
-        for path in paths:
-            walk = walk + path
-        return maximum(_largest(paths) * count, walk)
+        for stage in stages:
+            walk = walk + self._stage_path(seconds, stage)
+        return maximum(longest, walk)
 
     def _stage_path(self, seconds: Sequence[Number], stage: int) -> Number:
         finish: list[Number] = [0.0] * len(seconds)
@@ -396,24 +425,23 @@ class Pricer:
 
     def price(self, shape: StepShape) -> StepCost:
         """Return every figure of a step; fields of the shape may be arrays that broadcast."""
-        micro, count = self._micro(shape)
-        values = self._values(micro)
+        load = self._load(shape)
         if len(self._stages) == 1:
             # One evaluation serves both bounds.
-            usual = self._seconds(self._stages[0], values, count, peak=False)
+            usual = self._seconds(self._stages[0], load.values, load.parts, peak=False)
             slowed = self._slowed(usual)
-            sustained = least = _largest(slowed)
-            bound = _largest(usual) if self._one_accumulator else self._roofline(values, count)
+            sustained = _largest(slowed)
+            bound = _largest(usual) if self._one_accumulator else self._roofline(load)
+            estimate = maximum(self._path(load), sustained)
         else:
-            stages = [self._slowed(self._seconds(stage, values, count, peak=False)) for stage in self._stages]
+            stages = [self._slowed(self._seconds(stage, load.values, load.parts, peak=False)) for stage in self._stages]
             slowed = [_largest(seconds) for seconds in zip(*stages, strict=True)]
-            bound, sustained = self.bound(shape), self.sustained_bound(shape)
-            least = maximum(sustained, self._roofline(values, count, sustained=True))
-        flops, hbm, moved = self._totals(values, count)
+            bound, sustained, estimate = self.bound(shape), self.sustained_bound(shape), self.estimate(shape)
+        flops, hbm, moved = self._totals(load.values, load.parts)
         return StepCost(
             bound_s=bound,
             sustained_bound_s=sustained,
-            estimate_s=maximum(self._path(values, count), least),
+            estimate_s=estimate,
             floor_s=self.floor(shape) if self._has_floors else bound,
             binding=_argmax(slowed),
             resources=self.resources,
@@ -468,16 +496,15 @@ class Pricer:
         FLOPs of a `Matmul`; HBM bytes of reads and writes; message bytes of a `Collective`; seconds of
         `HostWork`; a number of launches.
         """
-        micro, count = self._micro(shape)
+        values, count, _ = self._load(shape)
         return [
-            [(hbm_bytes_per_unit(d) or d.coefficient) * d.feature.count(micro) * count for d in op.demands]
+            [(hbm_bytes_per_unit(d) or d.coefficient) * values[self._index[d.feature]] * count for d in op.demands]
             for op in self.graph.ops
         ]
 
     def breakdown(self, shape: StepShape) -> list[OpCost]:
         """Return every op's share of a step, summed over its instances on all stages."""
-        micro, count = self._micro(shape)
-        values = self._values(micro)
+        values, count, _ = self._load(shape)
         rows = []
         for op, forms, (flops, hbm, act, link) in zip(self.graph.ops, self._ops, self._amounts, strict=True):
             n = op.count * count

@@ -70,10 +70,15 @@ class Formats(Value):
     covers: tuple[str, ...] = ()
 
     def of(self, tensor: Tensor) -> Format:
-        """Return the stored format of a tensor; what does not multiply stays in the base format."""
-        if self.quantized is not None and tensor.role in self.covers and tensor.matmul:
+        """Return the stored format of a tensor; what does not multiply stays in the base format, but for tables."""
+        if self.quantized is not None and quantizes(self.covers, tensor):
             return self.quantized
         return self.stored
+
+
+def quantizes(covers: tuple[str, ...], tensor: Tensor) -> bool:
+    """Whether a format that covers these roles is a tensor's: of vectors only tables of embeddings are quantized."""
+    return tensor.role in covers and (tensor.matmul or tensor.role == "embedding")
 
 
 def compute_precision(format: Format, base: str) -> str:  # noqa: A002

@@ -12,7 +12,7 @@ from servelint.review import Review
 from servelint.rule import Finding, Lacks, Rule, Severity, collect
 from servelint.spec.document import Document, Place, parse
 from servelint.spec.schema import Problem
-from servelint.suppress import NAMES, Suppression, suppressions, verdicts
+from servelint.suppress import NAMES, Suppressions, verdicts
 
 PROBLEM_NAMES = {
     "SPEC001": "invalid-toml",
@@ -125,7 +125,7 @@ class Linter:
         return finding if override is None else finding._replace(severity=override)
 
     def _located(self, document: Document, findings: Iterable[Finding], decided: set[str]) -> tuple[Located, ...]:
-        comments = suppressions(document) if self.config.suppressions else []
+        comments = Suppressions(document) if self.config.suppressions else None
         located = []
         seen = set()
         for finding in findings:
@@ -135,19 +135,18 @@ class Linter:
                 continue
             seen.add(key)
             located.append(self._placed(document, finding, place, comments))
-        for verdict in verdicts(comments, self._known, decided):
+        for verdict in verdicts(comments.comments, self._known, decided) if comments else ():
             if self.config.selects(verdict.rule) and not self.config.ignores(verdict.rule, document.name):
                 finding = self._with_severity(verdict.rule, verdict.rule.finding(verdict.message))
                 place = document.span_place(verdict.suppression.span)
                 located.append(self._placed(document, finding, place, comments))
         return tuple(sorted(located, key=lambda f: (f.place, f.finding.code)))
 
-    def _placed(self, document: Document, finding: Finding, place: Place, comments: Iterable[Suppression]) -> Located:
+    def _placed(self, document: Document, finding: Finding, place: Place, comments: Suppressions | None) -> Located:
         related = tuple((document.place(r.path), r.message) for r in finding.related)
-        for comment in comments:
-            if comment.silences(finding, place):
-                return Located(document.name, finding, place, related, comment.reason or "no reason given")
-        return Located(document.name, finding, place, related)
+        comment = comments.silencing(finding, place) if comments else None
+        reason = None if comment is None else comment.reason or "no reason given"
+        return Located(document.name, finding, place, related, reason)
 
 
 def _checked(item: object) -> Finding:
@@ -155,8 +154,10 @@ def _checked(item: object) -> Finding:
     if not isinstance(item, Finding):
         raise TypeError(f"it yielded {type(item).__name__}, expected Finding or Lacks")
     texts = (item.message, item.equation, item.help)
-    if not isinstance(item.path, tuple) or not all(isinstance(t, str) for t in texts):
-        raise TypeError("it yielded a Finding whose path is no tuple or whose texts are no strings")
+    if not isinstance(item.path, tuple) or not all(isinstance(part, str | int) for part in item.path):
+        raise TypeError("it yielded a Finding whose path is no tuple of names and indices")
+    if not all(isinstance(t, str) for t in texts):
+        raise TypeError("it yielded a Finding whose texts are no strings")
     return item
 
 

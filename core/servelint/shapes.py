@@ -187,11 +187,16 @@ _PAIRS = Feature(
 def distinct_expert_share(experts: int, top_k: int) -> Feature:
     """Share of the experts that T tokens reach under uniform routing: 1 - (1 - k/E)^T, at least k/E."""
     idle = 1.0 - top_k / experts
+
+    def share(s: StepShape) -> Number:
+        return 1.0 - idle ** _tokens(s)
+
     return Feature(
         "share of experts reached",
-        lambda s: 1.0 - idle ** _tokens(s),
+        share,
         (experts, top_k),
-        lambda s: minimum(_tokens(s), 1.0) * (top_k / experts),
+        # At one token both are the same figure, up to its last bit.
+        lambda s: minimum(minimum(_tokens(s), 1.0) * (top_k / experts), share(s)),
     )
 
 

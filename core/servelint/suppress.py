@@ -19,71 +19,79 @@ from servelint.suggest import did_you_mean
 if TYPE_CHECKING:
     from servelint.manager import Plugins
 
+MOST_HINTS = 20
+DEEPEST = 20
+"""No finding is at a longer key path than this; a file may have keys of any length."""
+
 _OURS = re.compile(r"#\s*servelint:")
 _COMMENT = re.compile(r"#\s*servelint:\s*ignore(-file)?\s*\[([^\]\n]*)\]\s*(.*?)\s*(?:#\s*expect.*)?$")
 
 
 class Suppression:
-    """One comment: the codes or names it silences, its reason, and what it covers.
+    """One comment: the codes or names it silences, its reason, and which of them silenced something."""
 
-    ``lines`` are the lines of a comment that stands beside a value; ``path`` is the key, value or table that
-    stands right below a comment of its own line, and everything in it. Neither: the whole file.
-    """
+    __slots__ = ("codes", "reason", "span", "used")
 
-    __slots__ = ("codes", "lines", "path", "reason", "span", "used", "whole_file")
-
-    def __init__(self, span: Span, codes: tuple[str, ...], reason: str, *, whole_file: bool = False) -> None:
+    def __init__(self, span: Span, codes: tuple[str, ...] = (), reason: str = "") -> None:
         self.span = span
         self.codes = codes
         self.reason = reason
-        self.whole_file = whole_file
-        self.lines: tuple[int, int] | None = None
-        self.path: KeyPath = ()
         self.used: set[str] = set()
 
-    def silences(self, finding: Finding, place: Place) -> bool:
-        """Tell whether a finding at a place is silenced, and remember by which code or name."""
-        named = [name for name in self.codes if name in (finding.code, finding.name)]
-        if not named or not self._covers(finding, place):
-            return False
-        self.used.update(named)
-        return True
 
-    def _covers(self, finding: Finding, place: Place) -> bool:
-        if self.whole_file:
-            return True
-        if self.path and finding.path[: len(self.path)] == self.path:
-            return True
-        # The comment beside a value of several lines stands where it starts or where it ends.
-        return self.lines is not None and (
-            self.lines[0] <= place.line <= self.lines[1] or place.end_line == self.lines[0] == self.lines[1]
-        )
+class Suppressions:
+    """The suppression comments of a document; one that is not understood has no codes.
 
+    A comment beside a value covers the findings of its line. On a line of its own it covers the key, value or
+    table that stands right below, and everything in it. Look-ups do not depend on how many comments there are.
+    """
 
-def suppressions(document: Document) -> list[Suppression]:
-    """Return the suppression comments of a document; one that is not understood has no codes."""
-    if "servelint:" not in document.text or document.syntax_place is not None:
-        return []
-    found = []
-    lines = document.lines
-    for comment in document.spans.comments:
-        if _OURS.match(comment.text) is None:
-            continue
-        match = _COMMENT.match(comment.text)
-        if match is None:
-            found.append(Suppression(comment.span, (), ""))
-            continue
-        codes = tuple(dict.fromkeys(c.strip() for c in match[2].split(",") if c.strip()))
-        suppression = Suppression(comment.span, codes, match[3], whole_file=bool(match[1]))
-        line, column = lines.position(comment.span.start)
-        if lines.line_text(line)[: column - 1].strip():
-            suppression.lines = (line, line)
-        else:
-            below = _next_line(document, line)
-            suppression.lines = (below, below)
-            suppression.path = _path_on(document, below)
-        found.append(suppression)
-    return found
+    def __init__(self, document: Document) -> None:
+        self.comments: list[Suppression] = []
+        self._files: dict[str, Suppression] = {}
+        self._lines: dict[tuple[str, int], Suppression] = {}
+        self._paths: dict[tuple[str, KeyPath], Suppression] = {}
+        if "servelint:" in document.text and document.syntax_place is None:
+            self._collect(document)
+
+    def _collect(self, document: Document) -> None:
+        lines = document.lines
+        paths: dict[int, KeyPath] | None = None
+        for comment in document.spans.comments:
+            if _OURS.match(comment.text) is None:
+                continue
+            match = _COMMENT.match(comment.text)
+            if match is None:
+                self.comments.append(Suppression(comment.span))
+                continue
+            codes = tuple(dict.fromkeys(c.strip() for c in match[2].split(",") if c.strip()))
+            made = Suppression(comment.span, codes, match[3])
+            self.comments.append(made)
+            if match[1]:
+                for code in codes:
+                    self._files.setdefault(code, made)
+                continue
+            line, column = lines.position(comment.span.start)
+            if not lines.line_text(line)[: column - 1].strip():
+                line = _next_line(document, line)
+                paths = _paths_by_line(document) if paths is None else paths
+                for code in codes if line in paths else ():
+                    self._paths.setdefault((code, paths[line]), made)
+            for code in codes:
+                self._lines.setdefault((code, line), made)
+
+    def silencing(self, finding: Finding, place: Place) -> Suppression | None:
+        """Return the comment that silences a finding at a place, and note that it is of use; None if none does."""
+        for name in (finding.code, finding.name) if self.comments else ():
+            # A comment beside a value of several lines stands where it starts or where it ends.
+            found = self._lines.get((name, place.line)) or self._lines.get((name, place.end_line))
+            for length in range(len(finding.path), 0, -1):
+                found = found or self._paths.get((name, finding.path[:length]))
+            found = found or self._files.get(name)
+            if found is not None:
+                found.used.add(name)
+                return found
+        return None
 
 
 def _next_line(document: Document, line: int) -> int:
@@ -95,26 +103,27 @@ def _next_line(document: Document, line: int) -> int:
     return below
 
 
-def _path_on(document: Document, line: int) -> KeyPath:
-    """The widest value that starts on a line, or the table whose header stands there; () for neither."""
+def _paths_by_line(document: Document) -> dict[int, KeyPath]:
+    """For each line the widest value that starts on it, or the table whose header it is."""
     lines, spans = document.lines, document.spans
-    best: tuple[int, KeyPath] | None = None
+    found: dict[int, tuple[int, KeyPath]] = {}
     seen: set[KeyPath] = set()
     for leaf in spans.paths():
-        for length in range(1, len(leaf) + 1):
+        for length in range(1, min(len(leaf), DEEPEST) + 1):
             path = leaf[:length]
             if path in seen:
                 continue
             seen.add(path)
             key, value = spans.key(path), spans.value(path)
             if value is not None:
-                if key is not None and lines.position(key.start)[0] == line and (not best or value.start < best[0]):
-                    best = value.start, path
-            elif length < len(leaf) and isinstance(leaf[length], int):
-                continue  # an array of tables: its elements have headers of their own
-            elif any(lines.position(header.start)[0] == line for header in spans.headers(path)):
-                best = -1, path
-    return best[1] if best else ()
+                line = lines.position(key.start)[0] if key is not None else 0
+                if line and (line not in found or value.start < found[line][0]):
+                    found[line] = value.start, path
+            elif length == len(leaf) or not isinstance(leaf[length], int):
+                # An array of tables has no header of its own: its elements have.
+                for header in spans.headers(path):
+                    found[lines.position(header.start)[0]] = -1, path
+    return {line: path for line, (_, path) in found.items()}
 
 
 class Verdict(NamedTuple):
@@ -131,6 +140,7 @@ def verdicts(comments: Iterable[Suppression], known: Collection[str], ran: Colle
     ``known`` are all codes and names that a comment may give; ``ran`` those of rules that came to a verdict on
     this file, since only their silence says that a comment is of no use.
     """
+    hints = 0
     for comment in comments:
         unknown = [code for code in comment.codes if code not in known]
         unused = [code for code in comment.codes if code in ran and code not in comment.used]
@@ -138,7 +148,9 @@ def verdicts(comments: Iterable[Suppression], known: Collection[str], ran: Colle
             message = "the comment names no rule: expected # servelint: ignore[CODE] reason"
             yield Verdict(comment, UnknownSuppression, message)
         elif unknown:
-            hint = did_you_mean(unknown[0], known)
+            # A suggestion takes time, and a file can have any number of comments.
+            hint = did_you_mean(unknown[0], known) if hints < MOST_HINTS else ""
+            hints += 1
             message = f"the comment ignores {', '.join(unknown)}, which no rule is called{hint}"
             yield Verdict(comment, UnknownSuppression, message)
         elif unused:

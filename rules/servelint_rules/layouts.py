@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Attention, Composition, InfeasibleError, LatentAttention, Review
+from servelint.plugin import Accelerator, Attention, Composition, InfeasibleError, LatentAttention, Review
 
 
 def decode_side(composition: Composition) -> Composition:
@@ -76,6 +76,12 @@ def widened(composition: Composition, factor: int) -> Composition | None:
         ),
     )
     return _composed(Composition(wide))
+
+
+def on_accelerator(composition: Composition, accelerator: Accelerator) -> Composition | None:
+    """The same replica or pool on other devices, None when that does not compose."""
+    setup = composition.setup
+    return _composed(Composition(evolve(setup, topology=evolve(setup.topology, accelerator=accelerator))))
 
 
 def _composed(composition: Composition) -> Composition | None:

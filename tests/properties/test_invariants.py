@@ -38,10 +38,8 @@ from servelint.testing.invariants import (
 )
 from servelint.testing.strategies import (
     Generated,
-    architectures,
     decode_shapes,
     deployments,
-    parallelism_tables,
     plain_floats,
     policy_strategies,
     step_shapes,
@@ -106,8 +104,8 @@ def test_times_scale_with_every_rate(generated: Generated, shape: StepShape, fac
 
 def devices_of_a_stage(composition: Composition) -> int:
     config = composition.context.config("parallelism")
-    shared = config.t % config.c == 0
-    return int(config.t * config.d * (1 if shared else config.c))
+
+    return int(config.t * config.d * (1 if config.context_shares_tensor else config.c))
 
 
 @given(deployments(PLUGINS, policies=("parallelism",)), step_shapes())
@@ -125,9 +123,7 @@ def test_sharding_loses_nothing(generated: Generated, shape: StepShape) -> None:
     decode_shapes(),
 )
 @settings(max_examples=150, deadline=None)
-def test_even_sharding_adds_up(
-    generated: Generated, tensor: int, expert: int, pipeline: int, shape: StepShape
-) -> None:
+def test_even_sharding_adds_up(generated: Generated, tensor: int, expert: int, pipeline: int, shape: StepShape) -> None:
     blocks = generated.architecture.blocks
     heads = [h for b in blocks if isinstance(b.mixer, Attention) for h in (b.mixer.q_heads, b.mixer.kv_heads)]
     heads += [b.mixer.q_heads for b in blocks if isinstance(b.mixer, LatentAttention)]
@@ -210,9 +206,7 @@ def test_quantization_gains_no_more_than_amdahl(
     generated: Generated, weights: str, cache: str, shape: StepShape
 ) -> None:
     table = {"weights": weights, "kv_cache": cache}
-    check_quantization_gain(
-        composed(generated), composed(with_policies(generated, quantization=table)), shape
-    )
+    check_quantization_gain(composed(generated), composed(with_policies(generated, quantization=table)), shape)
 
 
 @given(DEPLOYMENTS, st.sampled_from(("bound", "sustained_bound", "estimate")))
@@ -241,3 +235,237 @@ def test_order_of_policies_changes_nothing(generated: Generated, shape: StepShap
 @settings(max_examples=150, deadline=None)
 def test_totals_are_conserved(generated: Generated, shape: StepShape) -> None:
     check_conservation(composed(generated), shape)
+
+
+# Closed forms of invariant 12, from dimensions alone
+
+
+class Dims(NamedTuple):
+    """Dimensions of a model with one kind of mixer and one of feed-forward block in every layer."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    dim: int
+    width: int
+    vocabulary: int
+    tensor: int
+
+
+DIMS = st.builds(
+    lambda h, n, k, g, d, w, v, t: Dims(h * 64, n, k * g * t, k * t, d * 16, w * 64 * t, v * 8 * t, t),
+    st.integers(1, 64),
+    st.integers(1, 96),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(1, 16),
+    st.integers(1, 64),
+    st.integers(1, 4000),
+    st.sampled_from((1, 2, 4, 8)),
+)
+BATCHES, CONTEXTS, DRAFTS = st.integers(1, 4096), st.integers(0, 200_000), st.integers(1, 9)
+
+
+def on_sample(d: Dims, blocks: list[Any], extra: str = "") -> Composition:
+    """A model of these blocks on the sample accelerator, split over ``tensor`` devices."""
+    text = f'[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.parallelism]\ntensor = {d.tensor}\n{extra}'
+    model = samples.model(d.hidden, d.vocabulary, blocks)
+    composition = Generated(text, model).review(PLUGINS, samples.accelerator()).composition
+    assert composition is not None
+    return composition
+
+
+def attention_of(d: Dims, window: int = 0, chunk: int = 0) -> Attention:
+    return Attention(d.heads, d.kv_heads, d.dim, d.dim, window, chunk)
+
+
+def same(found: dict[str, float], expected: dict[str, float]) -> None:
+    """Every expected total, and no other but those of latencies and activations."""
+    ignored = {"activation bytes", "kernel launches"}
+    assert set(found) - ignored == set(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-9), name
+
+
+def tables(d: Dims, tokens: float) -> dict[str, float]:
+    """Collectives of the vocabulary, and rows of the table that tokens touch, on one device."""
+    rows = {"state bytes": 2.0 * d.hidden * tokens}
+    if d.tensor == 1:
+        return rows
+    return rows | {f"send bytes among {d.tensor} devices 1 apart": 2.0 * d.vocabulary / d.tensor * tokens}
+
+
+def reduced(d: Dims, tokens: float, count: int) -> dict[str, float]:
+    """So many all-reduces of the hidden state."""
+    if d.tensor == 1:
+        return {}
+    return {f"all_reduce bytes among {d.tensor} devices 1 apart": 2.0 * d.hidden * tokens * count}
+
+
+def attention_matrices(d: Dims) -> float:
+    return d.hidden * d.dim * (2.0 * d.heads + 2.0 * d.kv_heads)
+
+
+@given(DIMS, BATCHES, CONTEXTS, DRAFTS, st.sampled_from(("full", "sliding", "chunked")), st.integers(1, 9000))
+@settings(max_examples=100, deadline=None)
+def test_closed_form_of_a_dense_model(d: Dims, batch: int, context: int, q: int, kind: str, span: int) -> None:
+    layers = range(d.layers)
+    mixer = attention_of(d, window=span if kind == "sliding" else 0, chunk=span if kind == "chunked" else 0)
+    composition = on_sample(
+        d,
+        [samples.attention_block("a", layers, d.hidden, mixer), samples.dense_block("m", layers, d.hidden, d.width)],
+    )
+    tokens = float(batch * q)
+    matrices = d.layers * (attention_matrices(d) + 3.0 * d.hidden * d.width) + d.hidden * d.vocabulary
+    norms = (2.0 * d.layers + 1) * d.hidden
+    # What each of the q queries at S, S + 1, ... sees of S + 1, S + 2, ... keys.
+    if kind == "full":
+        read, pairs = context, sum(context + i + 1 for i in range(q))
+    elif kind == "sliding":
+        read, pairs = min(context, span), sum(min(context + i + 1, span) for i in range(q))
+    else:
+        read, pairs = context % span, sum((context + i) % span + 1 for i in range(q))
+    t = d.tensor
+    expected = {
+        "weight bytes": 2.0 * (matrices / t + norms),
+        "FLOPs in bf16": 2.0 * matrices / t * tokens + 4.0 * d.layers * d.heads / t * d.dim * batch * pairs,
+        f"{kind} cache bytes read": 2.0 * d.layers * 2 * d.kv_heads / t * d.dim * batch * read,
+        f"{kind} cache bytes written": 2.0 * d.layers * 2 * d.kv_heads / t * d.dim * tokens,
+        **tables(d, tokens),
+        **reduced(d, tokens, 2 * d.layers + 1),
+    }
+    same(totals(composition.graph, decode(float(batch), float(context), float(q))), expected)
+    held = 2.0 * (matrices / t + norms + d.hidden * d.vocabulary / t)
+    assert composition.memory.weights_bytes == pytest.approx(held, rel=1e-9)
+    page = composition.memory.page_size
+    paged = -(-context // page) * page
+    kept = paged if kind == "full" else min(paged, span)
+    sequence = 2.0 * d.layers * 2 * d.kv_heads / t * d.dim * kept
+    assert composition.memory.sequence_bytes(context, 0) == pytest.approx(sequence, rel=1e-9)
+
+
+@given(DIMS, BATCHES, CONTEXTS, st.integers(1, 256), st.integers(1, 8), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_closed_form_of_experts(d: Dims, batch: int, context: int, count: int, top_k: int, shared: bool) -> None:
+    top_k, layers = min(top_k, count), range(d.layers)
+    block = samples.expert_block("e", layers, d.hidden, d.width, Experts(count, top_k), d.width if shared else 0)
+    composition = on_sample(d, [samples.attention_block("a", layers, d.hidden, attention_of(d)), block])
+    expert, t = 3.0 * d.hidden * d.width, d.tensor
+    # An expert is left out by a token with probability 1 - k / E.
+    reached = count * (1.0 - ((count - top_k) / count) ** batch)
+    always = attention_matrices(d) / t + expert / t * shared + d.hidden * count
+    head = d.hidden * d.vocabulary / t
+    expected = {
+        "weight bytes": 2.0 * (d.layers * (always + reached * expert / t + 2.0 * d.hidden) + head + d.hidden),
+        "FLOPs in bf16": 2.0 * batch * (d.layers * (always + top_k * expert / t) + head)
+        + 4.0 * d.layers * d.heads / t * d.dim * batch * (context + 1),
+        "full cache bytes read": 2.0 * d.layers * 2 * d.kv_heads / t * d.dim * batch * context,
+        "full cache bytes written": 2.0 * d.layers * 2 * d.kv_heads / t * d.dim * batch,
+        **tables(d, float(batch)),
+        **reduced(d, float(batch), 2 * d.layers + 1),
+    }
+    same(totals(composition.graph, decode(float(batch), float(context))), expected)
+
+
+@given(DIMS, BATCHES, CONTEXTS, st.integers(1, 64), st.integers(1, 8), st.sampled_from((0, 1, 2048)))
+@settings(max_examples=100, deadline=None)
+def test_closed_form_of_latent_attention(d: Dims, batch: int, context: int, rank: int, rope: int, top_k: int) -> None:
+    rank, rope, layers, t = rank * 16, rope * 16, range(d.layers), d.tensor
+    indexer = Indexer(4, 128, top_k, 132.0) if top_k else None
+    mixer = LatentAttention(d.heads, rank, rope, d.dim, d.dim, indexer)
+    blocks = [samples.latent_block("l", layers, d.hidden, mixer), samples.dense_block("m", layers, d.hidden, d.width)]
+    composition = on_sample(d, blocks)
+    index = 5.0 * 128 * d.hidden if top_k else 0.0
+    whole = d.hidden * (rank + rope) + index
+    split = d.heads * (d.hidden * (2 * d.dim + rope) + rank * 2 * d.dim) + 3.0 * d.hidden * d.width
+    matrices = d.layers * (whole + split / t) + d.hidden * d.vocabulary / t
+    seen, read = (min(context + 1, top_k), min(context, top_k)) if top_k else (context + 1, context)
+    expected = {
+        "weight bytes": 2.0 * (matrices + (2.0 * d.layers + 1) * d.hidden),
+        # Absorbed: scores over latent and rope, values over the latent.
+        "FLOPs in bf16": 2.0 * matrices * batch
+        + 2.0 * d.layers * d.heads / t * (2 * rank + rope) * batch * seen
+        + (2.0 * d.layers * 4 * 128 * batch * (context + 1) if top_k else 0.0),
+        "latent cache bytes read": 2.0 * d.layers * (rank + rope) * batch * read,
+        "latent cache bytes written": 2.0 * d.layers * (rank + rope) * batch,
+        **tables(d, float(batch)),
+        **reduced(d, float(batch), 2 * d.layers + 1),
+    }
+    if top_k:
+        expected["state bytes"] += 132.0 * d.layers * batch * context
+    same(totals(composition.graph, decode(float(batch), float(context))), expected)
+
+
+@given(DIMS, BATCHES, CONTEXTS, st.integers(0, 100_000), st.integers(0, 10_000), st.sampled_from((2.0, 4.0)))
+@settings(max_examples=50, deadline=None)
+def test_closed_form_of_linear_state(
+    d: Dims, batch: int, context: int, recurrent: int, convolution: int, width: float
+) -> None:
+    mixer, layers, t = LinearState(recurrent, convolution, width), range(d.layers), d.tensor
+    blocks = [
+        samples.state_block("s", layers, d.hidden, d.width, mixer),
+        samples.dense_block("m", layers, d.hidden, d.width),
+    ]
+    composition = on_sample(d, blocks)
+    matrices = d.layers * 6.0 * d.hidden * d.width / t + d.hidden * d.vocabulary / t
+    state = d.layers * (recurrent * width + convolution * 2.0) / t
+    expected = {
+        "weight bytes": 2.0 * (matrices + (2.0 * d.layers + 1) * d.hidden),
+        "FLOPs in bf16": 2.0 * matrices * batch + 6.0 * d.layers * recurrent / t * batch,
+        **tables(d, float(batch)),
+        **reduced(d, float(batch), 2 * d.layers + 1),
+    }
+    expected["state bytes"] += 2.0 * state * batch
+    same(totals(composition.graph, decode(float(batch), float(context))), expected)
+    assert composition.memory.sequence_bytes(context, 0) == pytest.approx(state, rel=1e-9)
+
+
+@given(DIMS, st.integers(1, 64), st.integers(0, 50_000), st.integers(1, 20_000))
+@settings(max_examples=50, deadline=None)
+def test_closed_form_of_prefill(d: Dims, sequences: int, prefix: int, new: int) -> None:
+    layers, t = range(d.layers), d.tensor
+    blocks = [
+        samples.attention_block("a", layers, d.hidden, attention_of(d)),
+        samples.dense_block("m", layers, d.hidden, d.width),
+    ]
+    composition = on_sample(d, blocks)
+    shape = StepShape(prefill_sequences=float(sequences), prefill_tokens=float(new), prefill_context=float(prefix))
+    inner = d.layers * (attention_matrices(d) + 3.0 * d.hidden * d.width)
+    # The exact triangle over the new block, and the head on the last token of each sequence alone.
+    pairs = new * prefix + new * (new + 1) // 2
+    flops = 2.0 * inner / t * sequences * new + 2.0 * d.hidden * d.vocabulary / t * sequences
+    flops += 4.0 * d.layers * d.heads / t * d.dim * sequences * pairs
+    assert totals(composition.graph, shape)["FLOPs in bf16"] == pytest.approx(flops, rel=1e-9)
+
+
+@given(DIMS, BATCHES, CONTEXTS)
+@settings(max_examples=100, deadline=None)
+def test_closed_form_of_the_bound(d: Dims, batch: int, context: int) -> None:
+    layers, t = range(d.layers), d.tensor
+    blocks = [
+        samples.attention_block("a", layers, d.hidden, attention_of(d)),
+        samples.dense_block("m", layers, d.hidden, d.width),
+    ]
+    composition = on_sample(d, blocks)
+    sample = samples.accelerator()
+    assert sample.link is not None
+    matrices = d.layers * (attention_matrices(d) + 3.0 * d.hidden * d.width) + d.hidden * d.vocabulary
+    flops = 2.0 * matrices / t * batch + 4.0 * d.layers * d.heads / t * d.dim * batch * (context + 1)
+    moved = 2.0 * (matrices / t + (2.0 * d.layers + 1) * d.hidden) + 2.0 * d.hidden * batch
+    moved += 2.0 * d.layers * 2 * d.kv_heads / t * d.dim * batch * (context + 1)
+    # Of an all-reduce every rank receives at least the message once.
+    sent = 2.0 * d.hidden * batch * (2 * d.layers + 1) + 2.0 * d.vocabulary / t * batch if t > 1 else 0.0
+    seconds = max(
+        flops / sample.dense_flops["bf16"],
+        moved / sample.memory_bandwidth_bytes_per_s,
+        sent / sample.link.per_direction_bytes_per_s,
+    )
+    pricer = Pricer(composition.graph, composition.setup.topology, l2_credit=False)
+    assert pricer.bound(decode(float(batch), float(context))) == pytest.approx(seconds, rel=1e-9)
+    credited = max(
+        flops / sample.dense_flops["bf16"],
+        max(moved - sample.l2_bytes, 0.0) / sample.memory_bandwidth_bytes_per_s,
+        sent / sample.link.per_direction_bytes_per_s,
+    )
+    assert composition.pricer.bound(decode(float(batch), float(context))) == pytest.approx(credited, rel=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,8 +30,9 @@ def run(argv: list[str]) -> int:
     arguments = made.parse(argv)
     paths: list[str] = arguments.paths
     start = Path(paths[0]) if paths[0] != "-" else Path.cwd()
-    place = workspace(arguments, start if start.is_dir() else start.parent)
+    place = workspace(arguments, start if os.path.isdir(start) else start.parent)
     plugins = place.plugins
+    plugins.require_something()
     select = None if arguments.select is None else _split(arguments.select)
     config = with_overrides(
         place.config, plugins, select, _split(arguments.ignore), arguments.fail_on, not arguments.no_ignores
@@ -39,7 +41,6 @@ def run(argv: list[str]) -> int:
     choice("--format", arguments.format, plugins.reporters)
     for name, _ in outputs:
         choice("--output", name, plugins.reporters)
-    plugins.require_something()
     found = list(read_specs(paths, config))
     if not found:
         raise ConfigError(

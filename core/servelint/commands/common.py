@@ -134,7 +134,7 @@ def read_specs(paths: list[str], config: Config) -> Iterator[Text | Unreadable]:
             yield _decoded(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), "<stdin>")
             continue
         path = Path(name)
-        for found in _searched(path, config) if path.is_dir() else iter((read_text(path, name),)):
+        for found in _searched(path, config) if os.path.isdir(name) else iter((read_text(path, name),)):
             resolved = Path(found.name).resolve()
             if resolved not in seen:
                 seen.add(resolved)
@@ -175,8 +175,8 @@ def is_spec(text: str) -> bool:
 def read_text(path: Path, name: str, *, only_specs: bool = False) -> Text | Unreadable:
     """Return a file's text; with ``only_specs`` a file that is no UTF-8 and no spec either counts as empty."""
     try:
-        if not path.is_file():
-            missing = "it is not a regular file" if path.exists() else "there is no such file or folder"
+        if not os.path.isfile(path):
+            missing = "it is not a regular file" if os.path.exists(path) else "there is no such file or folder"
             return Unreadable(name, missing)
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
@@ -235,15 +235,15 @@ def compose(arguments: argparse.Namespace, name: str) -> Composed | int:
 
 
 def positive(text: str) -> float:
-    """Read a positive number of an option, with k or M allowed as in 64k."""
+    """Read a number of at least 1 of an option, with k or M allowed as in 64k."""
     from servelint.units import Dimension, QuantityError, parse_quantity
 
     try:
         value = parse_quantity(text, Dimension.TOKENS)
     except QuantityError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < value <= 100_000_000:
-        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0 and at most 100,000,000")
+    if not 1 <= value <= 100_000_000:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number from 1 to 100,000,000")
     return float(value)
 
 

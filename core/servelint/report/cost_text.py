@@ -92,8 +92,10 @@ def _ops_text(figures: Figures, step: Step, style: Style) -> list[str]:
         f"{name} {quantity(float(seconds), 's')}"
         for name, seconds in step.composition.pricer.by_resource(step.shape).items()
     )
+    graph = step.composition.graph
+    summed = f", summed over {graph.stages} stages" if graph.stages > 1 else ""
     return [
-        style.paint(f"Ops of the {step.name} step", "1") + ", per device, all layers",
+        style.paint(f"Ops of the {step.name} step", "1") + f", per device, all layers{summed}",
         *table(rows),
         f"  HBM: {kinds}",
         f"  at peak rates: {peaks}",

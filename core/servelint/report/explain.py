@@ -536,10 +536,11 @@ class Explainer:
     def _first_token(self, point: Point, percentile: str) -> Node:
         mix, scheduler = point.service.mix, point.service.scheduler
         length = mix.prompt.mean if percentile == "mean" else mix.prompt.quantile(percentile_share(percentile))
+        how = "on its own pool, with the KV transfer" if self.figures.separate else "beside decoding"
         parts = [
             Node("queue, mean", point.queue_s, "s", "Kingman's G/G/1 form, exponential tail"),
             Node("prefill side busy", point.prefill_utilization, "", "rate x mean occupancy of a prompt"),
-            Node(f"prefill of {length:,.0f} prompt tokens", point.prefill_s(length), "s", "in chunks, beside decoding"),
+            Node(f"prefill of {length:,.0f} prompt tokens", point.prefill_s(length), "s", how),
         ]
         if mix.prefix_hit:
             parts.append(Node("prompt tokens found in the prefix cache", mix.prefix_hit, "", "", self._hit_source()))

@@ -203,7 +203,7 @@ def _invocation(report: Report, left_out: int) -> dict[str, Any]:
     notes = [_note("plugin-fault", str(fault)) for fault in report.faults]
     notes += [_note("unreadable-file", f"{name}: {reason}") for name, reason in report.unreadable]
     if left_out:
-        notes.append(_note("too-many-results", f"{left_out:,} results of lower severity are left out"))
+        notes.append(_note("too-many-results", f"results of lower severity that are left out: {left_out:,}"))
     invocation: dict[str, Any] = {"executionSuccessful": not (report.faults or report.unreadable)}
     if notes:
         invocation["toolExecutionNotifications"] = notes

@@ -6,6 +6,17 @@ Usable from a third party's plain pytest; `servelint.testing.strategies` needs `
 from __future__ import annotations
 
 from servelint.testing.compositions import compose, review_of
+from servelint.testing.conformance import check_accelerator, check_model, check_policy
 from servelint.testing.rules import CaseError, check_case, expected_findings, flipped
 
-__all__ = ["CaseError", "check_case", "compose", "expected_findings", "flipped", "review_of"]
+__all__ = [
+    "CaseError",
+    "check_accelerator",
+    "check_case",
+    "check_model",
+    "check_policy",
+    "compose",
+    "expected_findings",
+    "flipped",
+    "review_of",
+]

@@ -262,6 +262,7 @@ def values_of(kind: Kind, *, extreme: bool = False) -> Strategy:
         return st.booleans()
     if isinstance(kind, Text):
         return st.sampled_from(kind.choices) if kind.choices else st.sampled_from(("alpha", "beta-2", "é \N{ROCKET}"))
+    usual: Strategy
     if isinstance(kind, Integer):
         usual = st.integers(kind.minimum, min(kind.maximum, kind.minimum + 64))
         return st.one_of(usual, st.integers(kind.minimum, kind.maximum)) if extreme else usual
@@ -293,7 +294,7 @@ def _quantities(kind: Quantity, extreme: bool) -> Strategy:
         low, high = max(kind.minimum, 1e-9 if kind.positive else 0.0), min(kind.maximum, 1e18)
     elif kind.positive and low <= 0:
         low = high * 1e-3
-    numbers = plain_floats(max(low, 1e-9) if kind.positive else low, high)
+    numbers: Strategy = plain_floats(max(low, 1e-9) if kind.positive else low, high)
     if kind.dimension is Dimension.COUNT:
         return st.integers(int(low), int(high))
     if kind.dimension is Dimension.TOKENS:
@@ -458,9 +459,9 @@ class Generated(NamedTuple):
     spec: str
     architecture: Architecture
 
-    def review(self, plugins: Plugins) -> Review:
-        """Return the review of the spec with the generated model."""
-        return review_of(self.spec, plugins, architecture=self.architecture)
+    def review(self, plugins: Plugins, accelerator: Accelerator | None = None) -> Review:
+        """Return the review of the spec with the generated model, and with another accelerator where one is given."""
+        return review_of(self.spec, plugins, architecture=self.architecture, accelerator=accelerator)
 
     def compose(self, plugins: Plugins) -> Composition | None:
         """Return the composed replica, None when it is infeasible.

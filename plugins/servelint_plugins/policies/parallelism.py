@@ -24,6 +24,7 @@ from servelint.plugin import (
     Context,
     Default,
     Demand,
+    Experts,
     Feature,
     InfeasibleError,
     Input,
@@ -46,6 +47,9 @@ from servelint.values import Value
 
 NAME = "parallelism"
 ACTIVATION_BYTES = 2
+DISPATCH_BYTES = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
+"""Bytes an element that is sent to experts which multiply in that precision; 16 bit otherwise."""
+
 PARTIAL_BYTES = 4
 """Partial softmax results are joined in fp32."""
 
@@ -99,13 +103,21 @@ class Parallelism(Value):
         """Tensor-parallel degree of attention."""
         return self.t // self.attention_ranks
 
+    @property
+    def context_shares_tensor(self) -> bool:
+        """Whether the devices that share a sequence's tokens are those of its tensor-parallel group.
+
+        A group of t devices then splits heads t / context ways and tokens context ways; otherwise context
+        multiplies the devices.
+        """
+        return self.attention_tensor % self.c == 0
+
 
 def devices(config: Parallelism) -> int | None:
     """Devices that the declared degrees need; None when none is declared."""
     if config.tensor is config.pipeline is config.data is config.context is None:
         return None
-    shared = config.t % config.c == 0 and config.c <= config.t
-    return config.t * config.p * config.d * (1 if shared else config.c)
+    return config.t * config.p * config.d * (1 if config.context_shares_tensor else config.c)
 
 
 def defaults(config: Parallelism, context: Context) -> Mapping[str, Default]:
@@ -154,11 +166,16 @@ class _Split:
         self.expert = config.expert or 1
         self.expert_group = config.t * config.d if self.expert > 1 else config.t
 
-    def share(self, axis: str, block: Block | None) -> float:
-        """Return the share of what lies along an axis, heads and experts rounded up."""
+    def share(self, axis: str, block: Block | None, *, attends: bool = False) -> float:
+        """Return the share of what lies along an axis, heads and experts rounded up.
+
+        ``attends``: of queries, keys and values themselves, not of the matrices that make them.
+        """
         config = self.config
         attention = block is not None and block.mixer is not None
         t = config.attention_tensor if attention else config.t
+        if attends and config.context_shares_tensor:
+            t //= config.c
         if axis == "replicated":
             return 1.0
         if axis == "experts" and block is not None and block.experts is not None:
@@ -218,7 +235,13 @@ def _divided(op: Op, demand: Demand, split: _Split) -> Demand:
         return demand
     context, config = split.context, split.config
     block = context.block(op.name)
-    share = split.share(demand.axis, block)
+    # State is of whole sequences only in linear attention; elsewhere it is an index or scores, by token.
+    attends = (
+        block is not None
+        and isinstance(block.mixer, Attention | LatentAttention)
+        and (isinstance(demand, CacheIO | StateIO) or (isinstance(demand, Matmul) and demand.tensor is None))
+    )
+    share = split.share(demand.axis, block, attends=attends)
     if share != 1.0:
         demand = demand.scaled(share, NAME, split.formula(demand.axis), *split.inputs(demand.axis, block))
     ranks = split.ranks(block, demand.axis)
@@ -226,9 +249,7 @@ def _divided(op: Op, demand: Demand, split: _Split) -> Demand:
         reason = f"sequences of the fullest of {ranks} ranks"
         lineage = demand.lineage.rewritten(NAME, reason)
         demand = evolve(demand, feature=demand.feature.on_fullest_rank(ranks), lineage=lineage)
-    # State is of whole sequences only in linear attention; elsewhere it is an index or scores, by token.
-    attends = isinstance(demand, CacheIO | StateIO) or (isinstance(demand, Matmul) and demand.tensor is None)
-    if config.c > 1 and attends and block is not None and isinstance(block.mixer, Attention | LatentAttention):
+    if config.c > 1 and attends:
         demand = demand.scaled(1 / config.c, NAME, "tokens shared by context", context.input(NAME, "context"))
     return demand
 
@@ -283,7 +304,7 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
                     added.append(gathered)
         elif ends_mlp and block is not None:
             if block.experts is not None and _has_dispatch(split):
-                added += _dispatch(block, split)
+                added += _dispatch(op, block, split)
             elif t > 1:
                 kind = "all_gather" if config.attention_ranks > 1 else "all_reduce"
                 added.append(_collective(kind, "all-reduce", hidden, group_tokens, t, 1, context))
@@ -298,7 +319,8 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
             # A collective's latency is measured with its launch.
             graph = graph.inserted_after(op.name, Op(name, (), (), tuple(added), op.repeats, op.layers, NAME))
         if ends_mixer and config.c > 1 and block is not None and isinstance(block.mixer, Attention | LatentAttention):
-            partial = block.mixer.q_heads * block.mixer.v_head_dim * split.share("heads", block)
+            heads = block.mixer.q_heads * split.share("heads", block, attends=True)
+            partial = heads * block.mixer.v_head_dim
             join = _collective(
                 "all_reduce", "partial softmax", partial, rank_tokens, config.c, 1, context, PARTIAL_BYTES
             )
@@ -313,21 +335,49 @@ def _has_dispatch(split: _Split) -> bool:
     return split.expert > 1 and split.config.ranks > 1
 
 
-def _dispatch(block: Block, split: _Split) -> list[Demand]:
+def _dispatch(op: Op, block: Block, split: _Split) -> list[Demand]:
+    """Tokens to the ranks of their experts and back.
+
+    Within a node one copy a rank. Between nodes one copy a node, which the node's own links pass on, as
+    DeepEP does. Tokens travel out in the precision that the experts multiply in, and back in 16 bit.
+    """
     config, context = split.config, split.context
     experts = block.experts
     if experts is None:
         return []
     ranks = split.expert
-    local = ceil(experts.count / ranks)
-    missed = comb(experts.count - local, experts.top_k) / comb(experts.count, experts.top_k)
-    remote = ranks * (1 - missed) * (ranks - 1) / ranks
+    precisions = [d.precision for d in op.demands if isinstance(d, Matmul) and d.axis == "experts"]
+    widths = {"dispatch": min((DISPATCH_BYTES.get(p, ACTIVATION_BYTES) for p in precisions), default=ACTIVATION_BYTES)}
     own = TOKENS.on_fullest_rank(config.ranks)
-    elements = context.architecture.hidden_size * remote / config.attention_tensor
+    each = context.architecture.hidden_size / config.attention_tensor
+    outer = context.topology.hops(ranks)[-1]
+    inner = outer.inner if outer.tier == "network" else 1
+    nodes = -(-ranks // inner)
+    # Copies of a token, members, and devices between two of them, on each tier.
+    routes = [(_distinct_remote(experts, nodes), nodes, inner)]
+    if inner > 1:
+        routes.append((_distinct_remote(experts, ranks) * (inner - 1) / inner, inner, 1))
     return [
-        _collective("all_to_all", f"expert {what}", elements, own, ranks, 1, context)
+        _collective(
+            "all_to_all",
+            f"expert {what}",
+            each * copies,
+            own,
+            group,
+            stride,
+            context,
+            widths.get(what, ACTIVATION_BYTES),
+        )
         for what in ("dispatch", "combine")
+        for copies, group, stride in routes
     ]
+
+
+def _distinct_remote(experts: Experts, groups: int) -> float:
+    """Expected groups other than its own that a token's top-k experts lie in, routing being uniform."""
+    local = ceil(experts.count / groups)
+    missed = comb(experts.count - local, experts.top_k) / comb(experts.count, experts.top_k)
+    return (groups - 1) * (1 - missed)
 
 
 def stage_layers(config: Parallelism, layers: int) -> tuple[int, ...]:
@@ -387,7 +437,7 @@ def memory(config: Parallelism, ledger: MemoryLedger, context: Context) -> Memor
             ),
             caches=lambda c: evolve(
                 c,
-                elements=c.elements * (share := split.share(c.axis, context.block(c.block))),
+                elements=c.elements * (share := split.share(c.axis, context.block(c.block), attends=True)),
                 lineage=_shared(c.lineage, share, c.axis, split, context.block(c.block)),
                 shards=c.shards * config.c,
             ),

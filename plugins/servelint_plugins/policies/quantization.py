@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
+from servelint.layout import quantizes
 from servelint.memory import Cache, Weights
 from servelint.plugin import (
     CacheIO,
@@ -74,12 +75,8 @@ def native_precision(format: Format, activations: str | None, context: Context) 
     return compute
 
 
-def _covered(tensor: Tensor, new: Format, config: QuantizationConfig) -> bool:
-    return tensor.matmul and tensor.role in (config.covers or new.covers)
-
-
 def _reformatted(tensor: Tensor, stored: Format, new: Format | None, config: QuantizationConfig) -> Format:
-    if new is None or new is stored or not _covered(tensor, new, config):
+    if new is None or new is stored or not quantizes(config.covers or new.covers, tensor):
         return stored
     return new
 

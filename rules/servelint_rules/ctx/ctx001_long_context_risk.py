@@ -145,11 +145,9 @@ rate = "1 req/s"
         if not review.growth and not review.declared("deployment", "sized_for"):
             yield Lacks("workload.growth or deployment.sized_for")
             return
-        if _fails(review, mix, None) is not None and not review.declared("deployment", "sized_for"):
-            # Already broken today: other rules say so.
-            return
         base = mix.at_context(sized) if review.declared("deployment", "sized_for") else mix
         if _fails(review, base, None) is not None:
+            # Already broken at what it was sized for: other rules say so.
             return
         for i, scenario in review.growth:
             declared = review.deployment.workload.growth[i] if review.deployment.workload else None

@@ -71,6 +71,21 @@ max_model_len = 2048
 """,
             flip=("hardware.devices", "8"),
         ),
+        Case(
+            "a prefill pool that is too small for the model that the decode pool holds",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-70B" # expect: MEM001
+max_model_len = 8192
+[policy.disaggregation]
+prefill = { tensor = 1 }
+decode = { tensor = 4 }
+""",
+            flip=("policy.disaggregation.prefill.tensor", "4"),
+        ),
     )
     passing = (
         Case(
@@ -102,7 +117,7 @@ max_model_len = 8192
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare the fullest device of the replica, or of each pool, with its budget."""
         if review.composition is None:
-            yield Lacks("hardware.accelerator and model")
+            yield Lacks("a composed deployment")
             return
         for pool, side in sides(review.composition):
             if side.memory.fit(side.memory.tightest).left <= 0:

@@ -107,7 +107,7 @@ id = "meta-llama/Llama-3.1-70B"
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare one longest sequence with the KV capacity of the replica, or of each pool."""
         if review.composition is None:
-            yield Lacks("hardware.accelerator and model")
+            yield Lacks("a composed deployment")
             return
         length = review.composition.max_model_len
         for pool, side in sides(review.composition):

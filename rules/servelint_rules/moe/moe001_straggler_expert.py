@@ -244,7 +244,7 @@ concurrency = 64
 
     def _help(self, review: Review, config: Any, point: Point, even: Point) -> str:
         low, high = 1.0, float(config.skew)
-        for _ in range(6):
+        for _ in range(5):
             middle = (low + high) / 2
             tried = _at_skew(review, config, point, middle)
             if tried is not None and tried.step_s <= even.step_s * (1 + self.option("growth")):

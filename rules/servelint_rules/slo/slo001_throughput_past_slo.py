@@ -135,7 +135,7 @@ rate = "1 req/s"
 tpot = { p99 = "15 ms" }
 [[claim]]
 metric = "throughput"
-value = "5000 tok/s"
+value = "2500 tok/s"
 at = { concurrency = 128 } # expect: SLO001
 """,
             flip=("claim[0].at.concurrency", "16"),
@@ -160,7 +160,7 @@ rate = "1 req/s"
 itl = { p99 = "60 ms" }
 [[claim]]
 metric = "throughput"
-value = "5000 tok/s"
+value = "3000 tok/s"
 at = { concurrency = 128, itl_p99 = "61 ms" } # expect: SLO001
 """,
             flip=("claim[0].at.itl_p99", '"60 ms"'),
@@ -249,7 +249,7 @@ rate = "1 req/s"
 itl = { p99 = "25 ms" }
 [[claim]]
 metric = "throughput"
-value = "5000 tok/s"
+value = "3000 tok/s"
 at = { concurrency = 128, itl_p99 = "25 ms" }
 """,
         ),

@@ -124,7 +124,7 @@ weights = "fp8"
 [policy.speculation]
 method = "draft"
 tokens = 5
-acceptance = 0.75
+acceptance = 0.95
 draft_model = "meta-llama/Llama-3.1-8B"
 draft_tensor = 1
 [workload]

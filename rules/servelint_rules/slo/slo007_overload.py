@@ -89,6 +89,7 @@ servelint = 1
 [hardware]
 accelerator = "nvidia/l4"
 replicas = 2
+efficiency = { memory = 0.8, compute = 0.6, link = 0.6, source = "bench/l4.json" }
 [model]
 id = "meta-llama/Llama-3.1-8B"
 max_model_len = 8192
@@ -100,7 +101,7 @@ max_batched_tokens = 2048
 [workload]
 prompt_tokens = 1000
 output_tokens = 300
-rate = "2.32 req/s" # expect: SLO007
+rate = "2.161 req/s" # expect: SLO007
 """,
             flip=("hardware.replicas", "3"),
         ),
@@ -132,6 +133,7 @@ servelint = 1
 [hardware]
 accelerator = "nvidia/l4"
 replicas = 2
+efficiency = { memory = 0.8, compute = 0.6, link = 0.6, source = "bench/l4.json" }
 [model]
 id = "meta-llama/Llama-3.1-8B"
 max_model_len = 8192
@@ -143,7 +145,7 @@ max_batched_tokens = 2048
 [workload]
 prompt_tokens = 1000
 output_tokens = 300
-rate = "2.31 req/s"
+rate = "2.16 req/s"
 """,
         ),
         Case(

@@ -245,3 +245,25 @@ def test_what_is_assumed_is_said(plugins: Plugins) -> None:
     review = review_of(spec(f'draft_model = "{LLAMA_8B}"\ntokens = 4\n'), plugins)
     assumed = {a.path[-1]: a.value for a in review.assumptions if a.path[:2] == ("policy", "speculation")}
     assert assumed == {"method": "draft", "acceptance": 0.7}
+
+
+def test_a_head_need_not_be_in_the_catalogue_and_a_draft_model_does(plugins: Plugins) -> None:
+    named = 'draft_model = "somebody/EAGLE3-head"\ntokens = 3\nacceptance = 0.6\n'
+    head = compose(spec('method = "eagle"\n' + named), plugins)
+    plain = compose(spec('method = "eagle"\ntokens = 3\nacceptance = 0.6\n'), plugins)
+    assert head.graph.ops == plain.graph.ops
+    with pytest.raises(ValueError, match="no plugin provides the model"):
+        compose(spec('method = "draft"\n' + named), plugins)
+
+
+def test_arrays_price_like_numbers(plugins: Plugins) -> None:
+    import numpy as np
+
+    pricer = compose(spec(DRAFT + "tokens = 4\nacceptance = 0.7\n", tensor=4), plugins).pricer
+    batches, prompts = np.array([0.0, 1.0, 64.0]), np.array([1.0, 0.0, 2.0])
+    grid = pricer.price(StepShape(batches, 1000.0, 5.0, prompts, 0.0, 256.0))
+    for i in range(3):
+        one = pricer.price(StepShape(float(batches[i]), 1000.0, 5.0, float(prompts[i]), 0.0, 256.0))
+        for name in ("bound_s", "sustained_bound_s", "estimate_s", "hbm_bytes", "flops"):
+            figures = np.broadcast_to(getattr(grid, name), (3,))
+            assert figures[i] == pytest.approx(getattr(one, name), rel=1e-12)

@@ -8,20 +8,22 @@ measured, so that ``measured / bound`` and ``estimate / measured`` mean the same
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attrs import evolve
+
 from servelint.composition import Composition, build_topology
 from servelint.cost import Pricer
-from servelint.errors import CatalogueError
 from servelint.formats import Format
 from servelint.graph import Op, StepGraph
-from servelint.hardware import Accelerator
+from servelint.hardware import Topology
 from servelint.layout import launch
-from servelint.lineage import Lineage, Source
+from servelint.lineage import Lineage
 from servelint.manager import Plugins
 from servelint.plugin import API_VERSION, hookimpl
 from servelint.resources import ActivationIO, CacheIO, Collective, Demand, Matmul, StateIO, WeightRead
@@ -29,6 +31,9 @@ from servelint.review import Review
 from servelint.shapes import ONCE, TOKENS, StepShape, attended_pairs, cached_tokens, decode, prefill
 from servelint.spec.document import parse
 from servelint.spec.model import Hardware
+
+Figure = Callable[[StepShape], Any]
+"""A pricer's method: seconds of a step."""
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "measured" / "rows.csv"
 
@@ -150,6 +155,8 @@ COVERS = {"nvfp4 (MoE+dense FFN), bf16 attention": ("mlp", "shared_experts", "ro
 
 KV = {"bf16": "bf16", "fp16": "fp16", "bf16/fp16": "bf16", "fp8": "fp8", "fp8 or bf16 (not stated)": "fp8"}
 
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
 _EVERYTHING = ("attention", "mlp", "shared_experts", "routed_experts", "ssm", "lm_head")
 
 
@@ -177,7 +184,7 @@ class Row(NamedTuple):
     weights: str
     kv: str
     hardware: str
-    count: int | None
+    devices: int | None
     tp: int | None
     pp: int | None
     ep: int | None
@@ -202,6 +209,7 @@ class Score(NamedTuple):
     row: Row
     measured: float
     bound: float
+    floor: float
     sustained: float
     estimate: float | None
 
@@ -218,7 +226,11 @@ class Score(NamedTuple):
 
 
 class UnmappedError(Exception):
-    """A row that has no counterpart in the catalogue; the message says what is missing."""
+    """A row that cannot be priced: the reason, and what it is about."""
+
+    def __init__(self, reason: str, what: str = "") -> None:
+        super().__init__(f"{reason}: {what}" if what else reason)
+        self.reason = reason
 
 
 def read_rows(path: Path = DATA) -> list[Row]:
@@ -228,7 +240,7 @@ def read_rows(path: Path = DATA) -> list[Row]:
 
 
 def _row(record: dict[str, str]) -> Row:
-    numbers = ("count", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
+    numbers = ("devices", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
     values: dict[str, Any] = dict(record)
     for name in numbers:
         values[name] = int(record[name]) if record[name] else None
@@ -262,11 +274,11 @@ def spec_text(row: Row, split: Split, kv: str) -> str:
     """Return the row's deployment as a spec."""
     model, accelerator = MODELS.get(row.model), ACCELERATORS.get(row.hardware)
     if accelerator is None:
-        raise UnmappedError(f"accelerator not in the catalogue: {row.hardware}")
+        raise UnmappedError("the accelerator is not in the catalogue", row.hardware)
     if model is None:
-        raise UnmappedError(f"model not in the catalogue: {row.model}")
+        raise UnmappedError("the model is not in the catalogue", row.model)
     if row.weights not in WEIGHTS:
-        raise UnmappedError(f"no such format: {row.weights}")
+        raise UnmappedError("the number format is not in the catalogue", row.weights)
     weights = WEIGHTS[row.weights]
     lines = [
         "servelint = 1",
@@ -280,8 +292,6 @@ def spec_text(row: Row, split: Split, kv: str) -> str:
         f"pipeline = {split.pipeline}",
         f"data = {split.data}",
         f"expert = {split.expert}",
-        "[policy.kv_cache]",
-        "memory_utilization = 1.0",
         "[policy.quantization]",
         f'kv_cache = "{kv}"',
     ]
@@ -314,7 +324,7 @@ def review(text: str) -> Review:
     assert not document.problems, (text, document.problems)
     found = Review(document, loaded, Path("."))
     if found.composition is None:
-        raise UnmappedError(str(found.infeasible or found.unresolved[0].message))
+        raise UnmappedError("the deployment does not compose", str(found.infeasible or found.unresolved[0].message))
     return found
 
 
@@ -327,7 +337,7 @@ def composition(row: Row, split: Split, kv: str) -> Composition:
 
 def bound_kv(row: Row) -> str:
     """The smallest plausible format of the cache: 8 bit where the source states none."""
-    return KV.get(row.kv, "fp8") if row.kv != "int4" else "nvfp4"
+    return KV.get(row.kv, "fp8")
 
 
 def estimate_kv(row: Row) -> str:
@@ -348,7 +358,7 @@ def splits(row: Row) -> list[Split]:
             t, p = declared.tensor, declared.pipeline
             found += [Split(t, p, t, 1), Split(1, p, t, t)]
         return found
-    count = row.count or 1
+    count = row.devices or 1
     found = []
     for t in _divisors(count):
         for p in _divisors(count // t):
@@ -370,18 +380,23 @@ def _is_moe(model: str) -> bool:
 def score(row: Row) -> Score:
     """Price a row; UnmappedError says why it cannot be."""
     if row.use == "context":
-        raise UnmappedError("the source marks it as no bound: speculation, cache hits or a cache-resident set")
-    if row.phase in ("kernel", "membw", "collective"):
+        raise UnmappedError("its source marks it as no bound", "speculation, cache hits, or a set that fits the cache")
+    if row.load in ("kernel", "membw", "collective"):
         return _component(row)
     rule = {"offline": _offline, "closed": _closed, "static": _static, "decode": _decode, "prefill": _prefill}
     return rule[row.load](row)
 
 
+def _scored(row: Row, measured: float, pricer: Pricer, whole: Callable[[Figure], float], estimate: Any) -> Score:
+    figures = whole(pricer.bound), whole(pricer.floor), whole(pricer.sustained_bound)
+    return Score(row, measured, *figures, None if row.use == "bound_only" else float(estimate))
+
+
 def _replica_seconds(row: Row, split: Split, tokens: float) -> float:
     """Seconds for ``tokens`` tokens of one replica, from a rate or a latency of the row's devices."""
-    if row.unit in ("s", "ms", "us"):
-        return row.value * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[row.unit]
-    devices = 1 if row.unit.endswith("/gpu") else (row.count or 1)
+    if row.unit in SECONDS:
+        return row.value * SECONDS[row.unit]
+    devices = 1 if row.unit.endswith("/gpu") else (row.devices or 1)
     return tokens / (row.value * split.devices / devices)
 
 
@@ -390,66 +405,67 @@ def _context(row: Row, share: float = 1.0) -> float:
     return (row.isl or 0) * share + (row.osl or 0) / 2
 
 
+def _pair(row: Row, split: Split) -> tuple[Composition, Composition]:
+    """The replica as the bound takes it, and as the estimate does."""
+    return composition(row, split, bound_kv(row)), composition(row, split, estimate_kv(row))
+
+
 def _decode(row: Row) -> Score:
-    (split,) = splits(row)
+    split = splits(row)[0]
     batch = float(row.batch or 1)
     shape = decode(batch, _context(row))
-    low, high = composition(row, split, bound_kv(row)), composition(row, split, estimate_kv(row))
+    low, high = _pair(row, split)
     tokens = batch if row.metric == "output_tokens_per_s" else 1.0
     measured = _replica_seconds(row, split, tokens)
-    estimate = None if row.use == "bound_only" else high.pricer.estimate(shape)
-    return Score(row, measured, low.pricer.bound(shape), low.pricer.sustained_bound(shape), estimate)
+    return _scored(row, measured, low.pricer, lambda figure: float(figure(shape)), high.pricer.estimate(shape))
 
 
 def _prefill(row: Row) -> Score:
     split = splits(row)[0]
     if not row.isl:
-        raise UnmappedError("prompt length not stated")
-    low, high = composition(row, split, bound_kv(row)), composition(row, split, estimate_kv(row))
-    jittered = 0.8 if "jittered" in row.note else 1.0
+        raise UnmappedError("the prompt length is not stated")
+    low, high = _pair(row, split)
     batch = float(row.batch or 1)
-    shape = prefill(row.isl * jittered, sequences=batch)
+    # Of a jittered prompt only the shortest is certain.
+    shape = prefill(row.isl * (0.8 if "jittered" in row.note else 1.0), sequences=batch)
+    estimate = high.pricer.estimate(prefill(row.isl, sequences=batch))
     measured = _replica_seconds(row, split, row.isl * batch)
-    estimate = None if row.use == "bound_only" else high.pricer.estimate(prefill(row.isl, sequences=batch))
-    return Score(row, measured, low.pricer.bound(shape), low.pricer.sustained_bound(shape), estimate)
+    return _scored(row, measured, low.pricer, lambda figure: float(figure(shape)), estimate)
 
 
 def _static(row: Row) -> Score:
-    (split,) = splits(row)
+    """A whole batch from its prompts to its last token; no estimate where the memory does not hold it at once."""
+    split = splits(row)[0]
     batch, isl, osl = float(row.batch or 1), float(row.isl or 0), float(row.osl or 0)
     if not osl:
-        raise UnmappedError("output length not stated")
-    low, high = composition(row, split, bound_kv(row)), composition(row, split, estimate_kv(row))
+        raise UnmappedError("the output length is not stated")
+    low, high = _pair(row, split)
     prompt, step = prefill(isl, sequences=batch), decode(batch, _context(row))
-    measured = _replica_seconds(row, split, batch * osl)
 
-    def whole(seconds: Any) -> float:
-        return float(seconds(prompt) + (osl - 1) * seconds(step))
+    def whole(figure: Figure) -> float:
+        return float(figure(prompt) + (osl - 1) * figure(step))
 
-    estimate = None if row.use == "bound_only" else whole(high.pricer.estimate)
-    return Score(row, measured, whole(low.pricer.bound), whole(low.pricer.sustained_bound), estimate)
+    scored = _scored(row, _replica_seconds(row, split, batch * osl), low.pricer, whole, whole(high.pricer.estimate))
+    fits = high.memory.resident_sequences(isl + osl) >= batch
+    return scored if fits else scored._replace(estimate=None)
 
 
 def _closed(row: Row) -> Score:
+    """A fixed number of users: the tool's own operating point against mean latencies and rates."""
     split = splits(row)[0]
     if not (row.batch and row.isl and row.osl):
-        raise UnmappedError("lengths not stated")
-    low = composition(row, split, bound_kv(row))
-    found = review(spec_text(row, split, estimate_kv(row)))
-    point = found.operating_point
+        raise UnmappedError("the lengths are not stated")
+    point = review(spec_text(row, split, estimate_kv(row))).operating_point
     if point is None:
-        raise UnmappedError("the tool finds no operating point: the weights leave no room")
+        raise UnmappedError("the tool finds no operating point")
+    batch = float(row.batch)
+    pricer = composition(row, split, bound_kv(row)).pricer
     if row.metric == "tpot":
-        shape = decode(float(row.batch), _context(row, 0.8))
-        measured, estimate = row.value / 1e3, point.tpot("mean")
+        shape, measured, estimate = decode(batch, _context(row, 0.8)), row.value / 1e3, point.tpot("mean")
     else:
-        shape = _spread(float(row.batch), row, 0.8)
-        measured = _replica_seconds(row, split, float(row.batch))
-        estimate = row.batch / point.throughput
-    bounded = row.use == "bound_only"
-    return Score(
-        row, measured, low.pricer.bound(shape), low.pricer.sustained_bound(shape), None if bounded else estimate
-    )
+        shape, measured = _spread(batch, row, 0.8), _replica_seconds(row, split, batch)
+        estimate = batch / point.throughput
+    return _scored(row, measured, pricer, lambda figure: float(figure(shape)), estimate)
 
 
 def _spread(batch: Any, row: Row, share: float = 1.0) -> StepShape:
@@ -460,7 +476,7 @@ def _spread(batch: Any, row: Row, share: float = 1.0) -> StepShape:
     )
 
 
-def _per_step(seconds: Any, batch: Any, row: Row, ranks: int) -> Any:
+def _per_step(seconds: Figure, batch: Any, row: Row, ranks: int) -> Any:
     """Least seconds of a decode step with its even share of the prompts.
 
     Ranks take whole prompts, so with several a step with one on each is set against as many decode steps as
@@ -480,40 +496,37 @@ def _offline(row: Row) -> Score:
     import numpy as np
 
     if not row.osl:
-        raise UnmappedError("output length not stated")
-    best: tuple[float, float, Split] | None = None
-    reason = "no split fits"
+        raise UnmappedError("the output length is not stated")
+    best = [math.inf, math.inf, math.inf]
+    reason: UnmappedError | None = None
     for split in splits(row):
         try:
             found = composition(row, split, bound_kv(row))
         except UnmappedError as error:
-            reason = str(error)
+            reason = error
             continue
-        ledger, context = found.memory, max(_context(row), 1.0)
+        pricer, ledger, context = found.pricer, found.memory, max(_context(row), 1.0)
+        # All that the runtime sees, without an engine's reserves.
         room = min(
             (ledger.visible - sum(w.bytes_on(s) for w in ledger.weights)) / ledger.sequence_bytes(context, s)
             for s in range(ledger.stages)
         )
         limit = room * ledger.ranks
         if limit < 1:
+            reason = UnmappedError("the weights leave no room on any split")
             continue
-        replicas = (row.count or split.devices) / split.devices
-        if row.metric == "tpot":
-            seconds = found.pricer.bound(decode(1.0, _context(row)))
-            entry = (seconds, found.pricer.sustained_bound(decode(1.0, _context(row))), split)
-        else:
-            batch = np.geomspace(1.0, limit, 24)
-            each = 1 / (batch * (replicas if row.unit != "tok/s/gpu" else 1 / split.devices))
-            bound = _per_step(found.pricer.bound, batch, row, ledger.ranks) * each
-            at = int(bound.argmin())
-            sustained = _per_step(found.pricer.sustained_bound, batch, row, ledger.ranks) * each
-            entry = (float(bound[at]), float(sustained[at]), split)
-        if best is None or entry[0] < best[0]:
-            best = entry
-    if best is None:
-        raise UnmappedError(reason)
+        for i, figure in enumerate((pricer.bound, pricer.floor, pricer.sustained_bound)):
+            if row.unit == "ms":
+                seconds = float(figure(decode(1.0, context)))
+            else:
+                batch = np.geomspace(1.0, limit, 24)
+                rated = 1 if row.unit.endswith("/gpu") else row.devices or 1
+                seconds = float((_per_step(figure, batch, row, ledger.ranks) / batch * split.devices / rated).min())
+            best[i] = min(best[i], seconds)
+    if math.isinf(best[0]):
+        raise reason or UnmappedError("no split is possible")
     measured = row.value / 1e3 if row.unit == "ms" else 1 / row.value
-    return Score(row, measured, best[0], best[1], None)
+    return Score(row, measured, best[0], best[1], best[2], None)
 
 
 # Components: one kernel, one stream, one collective
@@ -522,71 +535,123 @@ def _offline(row: Row) -> Score:
 _NOTE = Lineage("as measured", ())
 
 
-def _accelerator(row: Row) -> Accelerator:
+def _component(row: Row) -> Score:
     name = ACCELERATORS.get(row.hardware)
     if name is None:
-        raise UnmappedError(f"accelerator not in the catalogue: {row.hardware}")
-    return plugins().accelerators.get(name)
-
-
-def _component(row: Row) -> Score:
-    accelerator = _accelerator(row)
-    topology, _ = build_topology(accelerator, Hardware(), row.count or 1)
-    measured = row.value * {"us": 1e-6, "ms": 1e-3, "s": 1.0}.get(row.unit, 1.0)
-    demands: list[Demand]
+        raise UnmappedError("the accelerator is not in the catalogue", row.hardware)
+    topology, _ = build_topology(plugins().accelerators.get(name), Hardware(), row.devices or 1)
+    measured = row.value * SECONDS.get(row.unit, 1.0)
     shape = decode(float(row.batch or 1), float(row.isl or 0))
-    if row.phase == "membw":
-        demands = [StateIO(1e9, ONCE, "replicated", _NOTE)]
-        measured = 1 / row.value
-    elif row.phase == "collective":
+    demands: list[Demand]
+    if row.load == "membw":
+        demands, measured = [StateIO(1e9, ONCE, "replicated", _NOTE)], 1 / row.value
+    elif row.load == "collective":
         match = re.match(r"(\d+) bytes", row.note)
         if match is None:
-            raise UnmappedError("message size not stated")
-        size = float(match[1])
-        group = row.count or 1
+            raise UnmappedError("the message size is not stated")
+        size, group = float(match[1]), row.devices or 1
         if row.metric == "busbw":
             measured = size * 2 * (group - 1) / group / (row.value * 1e9)
         demands = [Collective(size, ONCE, "replicated", _NOTE, "all_reduce", group)]
     else:
         demands, shape, measured = _kernel(row, shape, measured)
-    graph = StepGraph((Op("row", ("tokens",), ("out",), (*demands, launch())),))
-    try:
-        pricer = Pricer(graph, topology)
-    except KeyError as error:
-        raise UnmappedError(f"{accelerator.id} has no rate for {error.args[0]}") from None
-    seconds = pricer.bound(shape), pricer.sustained_bound(shape), pricer.estimate(shape)
-    return Score(row, measured, *(float(s) for s in seconds))
+        demands.append(launch())
+    pricer = Pricer(StepGraph((Op("row", ("tokens",), ("out",), tuple(demands)),)), topology)
+    return _scored(row, measured, pricer, lambda figure: float(figure(shape)), float(pricer.estimate(shape)))
 
 
 def _kernel(row: Row, shape: StepShape, measured: float) -> tuple[list[Demand], StepShape, float]:
     gemm = re.fullmatch(r"GEMM (\d+)x(\d+)x(\d+)", row.model)
     attention = re.fullmatch(r"GQA .*attention (\d+)q/(\d+)kv/d(\d+)", row.model)
+    demands: list[Demand]
     if gemm is not None:
         m, n, k = map(float, gemm.groups())
-        try:
-            fmt = plugins().format(WEIGHTS.get(row.weights) or row.weights)
-        except CatalogueError:
-            raise UnmappedError(f"no such format: {row.weights}") from None
+        fmt = plugins().format(WEIGHTS.get(row.weights) or row.weights)
         if row.unit == "TFLOP/s":
             measured = 2 * m * n * k / (row.value * 1e12)
-        precision = fmt.compute or "bf16"
-        moved = ActivationIO(k * fmt.bytes_per_element + n * 2, TOKENS, "replicated", _NOTE)
-        weights = WeightRead(n * k, ONCE, "replicated", _NOTE, None, fmt)
-        return [weights, Matmul(2 * n * k, TOKENS, "replicated", _NOTE, precision), moved], decode(m, 0.0), measured
+        demands = [
+            WeightRead(n * k, ONCE, "replicated", _NOTE, None, fmt),
+            Matmul(2 * n * k, TOKENS, "replicated", _NOTE, fmt.compute or "bf16"),
+            ActivationIO(k * fmt.bytes_per_element + n * 2, TOKENS, "replicated", _NOTE),
+        ]
+        return demands, decode(m, 0.0), measured
     if attention is not None:
         heads, kv_heads, width = map(float, attention.groups())
         fmt = plugins().format(row.kv)
-        precision = "fp8" if fmt.name == "fp8" else "bf16"
-        demands: list[Demand] = [
-            Matmul(4 * heads * width, attended_pairs(), "replicated", _NOTE, precision),
+        demands = [
+            Matmul(4 * heads * width, attended_pairs(), "replicated", _NOTE, fmt.compute or "bf16"),
             CacheIO(2 * kv_heads * width, cached_tokens(), "replicated", _NOTE, fmt),
         ]
         if "prefill" in row.model:
             shape = prefill(float(row.isl or 0), sequences=float(row.batch or 1))
         return demands, shape, measured
-    raise UnmappedError(f"shape not stated: {row.model}")
+    raise UnmappedError("the kernel's shape is not stated", row.model)
 
 
-def source_of(row: Row) -> Source:
-    """The row's own source."""
-    return Source("measurement", row.source, row.id)
+def without_launches(topology: Topology) -> Topology:
+    """Return the topology with kernels that cost nothing besides their rooflines."""
+    return evolve(topology, efficiency=evolve(topology.efficiency, launch_s=0.0))
+
+
+# What is fitted, and on what
+
+
+def fitted(row: Row) -> bool:
+    """Whether the time of a kernel was set on this row: serving on B200, three engines, six models."""
+    return row.load == "closed" and row.hardware == "NVIDIA B200 SXM 180GB"
+
+
+class Component(NamedTuple):
+    """One measured fraction of a peak, or the microseconds of one small collective."""
+
+    component: str
+    hardware: str
+    devices: int
+    dtype: str
+    value: float
+    source: str
+
+
+COMPONENTS = DATA.with_name("components.csv")
+
+
+def read_components(path: Path = COMPONENTS) -> list[Component]:
+    """Return the component facts that constants are medians of."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Component(r["component"], r["hardware"], int(r["devices"]), r["dtype"], float(r["value"]), r["source"])
+            for r in csv.DictReader(file)
+        ]
+
+
+ARCHITECTURES = {
+    "NVIDIA A100 SXM4 80GB": "Ampere (A100)",
+    "NVIDIA H100 SXM5 80GB": "Hopper",
+    "NVIDIA H200 SXM 141GB": "Hopper",
+    "NVIDIA B200 SXM 180GB": "Blackwell (data center)",
+    "NVIDIA B300 SXM 288GB": "Blackwell (data center)",
+    "NVIDIA GB200 NVL72 (per GPU)": "Blackwell (data center)",
+    "NVIDIA GB300 NVL72 (per GPU)": "Blackwell (data center)",
+    "NVIDIA L40S 48GB": "Ada",
+    "NVIDIA RTX PRO 6000 Blackwell Server 96GB": "Blackwell (RTX PRO)",
+}
+OVER_PCIE = ("NVIDIA L40S 48GB", "NVIDIA RTX PRO 6000 Blackwell Server 96GB", "Intel Arc Pro B60 24GB")
+
+
+def compute_fractions(components: list[Component]) -> dict[str, list[float]]:
+    """Fractions of the dense peak by architecture: GEMMs of 256 to 8192 rows, causal prefill attention."""
+    found: dict[str, list[float]] = {}
+    for c in components:
+        if c.component in ("gemm_mfu", "prefill_attention_mfu") and c.hardware in ARCHITECTURES:
+            found.setdefault(ARCHITECTURES[c.hardware], []).append(c.value)
+    return found
+
+
+def collective_us(components: list[Component]) -> dict[str, list[float]]:
+    """Microseconds of all-reduces of at most 64 KiB in a captured graph by tier; over PCIe per device."""
+    found: dict[str, list[float]] = {"scale_up": [], "pcie": []}
+    for c in components:
+        if c.component == "allreduce_latency":
+            pcie = c.hardware in OVER_PCIE
+            found["pcie" if pcie else "scale_up"].append(c.value / (c.devices if pcie else 1))
+    return found

@@ -1,0 +1,452 @@
+"""Operating points, held against closed forms on step times that are linear in what a step does.
+
+With ``T = fixed + decode x new tokens + read x cached tokens + prompt x prefilled tokens`` everything has a
+closed form: Little's law, saturation, the queue. Real compositions then hold the monotonicities.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from servelint.distribution import Lengths
+from servelint.manager import Plugins
+from servelint.review import Review
+from servelint.scheduler import Disaggregation, Pool, Scheduler
+from servelint.service import Mix, Objective, Service
+from servelint.shapes import StepShape
+from servelint.spec.document import parse
+
+FIXED, DECODE, READ, PROMPT = 10e-3, 20e-6, 0.0, 30e-6
+
+
+class LinearPricer:
+    """Step times linear in the shape; every other figure is a fraction of the estimate."""
+
+    def __init__(
+        self, fixed: float = FIXED, decode: float = DECODE, read: float = READ, prompt: float = PROMPT
+    ) -> None:
+        self.fixed, self.decode, self.read, self.prompt = fixed, decode, read, prompt
+
+    def estimate(self, s: StepShape) -> float:
+        work = s.batch * (s.new_tokens * self.decode + s.context * self.read)
+        return self.fixed + work + s.prefill_sequences * s.prefill_tokens * self.prompt
+
+    def bound(self, s: StepShape) -> float:
+        return self.estimate(s) / 2
+
+
+class Memory:
+    """Room for ``tokens`` cached tokens."""
+
+    def __init__(self, tokens: float) -> None:
+        self.tokens = tokens
+        self.caches = ()
+
+    def resident_sequences(self, context: float) -> int:
+        return int(self.tokens / context)
+
+
+def composed(scheduler: Scheduler | None = None, pricer: LinearPricer | None = None, tokens: float = 1e9) -> Any:
+    return SimpleNamespace(
+        scheduler=scheduler or Scheduler(chunked=False),
+        pricer=pricer or LinearPricer(),
+        memory=Memory(tokens),
+        setup=SimpleNamespace(
+            architecture=SimpleNamespace(num_layers=4, blocks=(), state_bytes_per_sequence=lambda: 4e6)
+        ),
+    )
+
+
+def mix(prompt: float = 1000, output: float = 200, **changes: Any) -> Mix:
+    return Mix("test", Lengths.fixed(prompt), Lengths.fixed(output), **changes)
+
+
+def spread(**changes: Any) -> Mix:
+    prompt = Lengths(((0.0, 100), (0.5, 800), (0.9, 3000), (1.0, 9000)))
+    return Mix("test", prompt, Lengths.fixed(200), **changes)
+
+
+# Little's law
+
+
+def test_batch_at_a_rate_without_prefill_cost() -> None:
+    service = Service(composed(pricer=LinearPricer(prompt=0.0)), mix())
+    point = service.at_rate(20.0)
+    assert point is not None
+    # B = r O (f + d B)
+    expected = 20 * 200 * FIXED / (1 - 20 * 200 * DECODE)
+    assert expected == pytest.approx(43.478, abs=1e-3)
+    assert point.batch == pytest.approx(expected, rel=0.002)
+    assert point.throughput == pytest.approx(20 * 200, rel=0.002)
+
+
+@pytest.mark.parametrize("chunk", [None, 256, 384])
+def test_prefill_takes_its_time_however_it_is_cut(chunk: int | None) -> None:
+    scheduler = Scheduler(max_batched_tokens=4096, chunk_tokens=chunk, chunked=chunk is not None)
+    point = Service(composed(scheduler), mix()).at_rate(10.0)
+    assert point is not None
+    # B = r O (f + d B + p P B / O)
+    expected = 10 * 200 * FIXED / (1 - 10 * 200 * DECODE - 10 * 1000 * PROMPT)
+    assert point.batch == pytest.approx(expected, rel=0.002)
+    assert point.rate == pytest.approx(10.0, rel=0.002)
+    assert point.mixed_share == pytest.approx(point.batch / 200 * (math.ceil(1000 / chunk) if chunk else 1))
+
+
+def test_a_point_never_carries_less_than_is_offered() -> None:
+    service = Service(composed(), spread())
+    for rate in (0.01, 0.7, 3.0, 9.0):
+        point = service.at_rate(rate)
+        assert point is not None
+        assert rate <= point.rate <= rate * 1.003
+
+
+def test_below_one_sequence_the_replica_idles() -> None:
+    service = Service(composed(), mix())
+    point = service.at_rate(0.05)
+    assert point is not None
+    # A sequence decodes 0.05 x 200 x 10 ms of every second.
+    assert point.batch == pytest.approx(0.05 * 200 * (FIXED + DECODE), rel=0.01)
+    assert point.plain_s == pytest.approx(FIXED + DECODE)
+    assert point.rate == pytest.approx(0.05, rel=0.003)
+    assert point.prefill_utilization < 0.003
+
+
+def test_long_prompts_and_short_outputs_at_a_low_rate_do_not_queue() -> None:
+    scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=8192)
+    point = Service(composed(scheduler), mix(100_000, 10)).at_rate(0.001)
+    assert point is not None
+    assert not point.saturated
+    # 13 chunks, each with the fixed part of a step.
+    alone = 13 * FIXED + 100_000 * PROMPT
+    assert point.ttft("p99") == pytest.approx(alone, rel=0.01)
+
+
+def test_speculation_divides_the_steps_and_jump_forward_skips_them() -> None:
+    plain = Service(composed(pricer=LinearPricer(prompt=0.0, decode=0.0)), mix()).at_rate(20.0)
+    drafted = Scheduler(chunked=False, verify_tokens=4, tokens_per_step=2.5, skipped_share=0.2)
+    point = Service(composed(drafted, LinearPricer(prompt=0.0, decode=0.0)), mix()).at_rate(20.0)
+    assert plain is not None
+    assert point is not None
+    assert plain.batch / point.batch == pytest.approx(2.5 / 0.8, rel=0.004)
+    assert point.itl("p50") == pytest.approx(FIXED)
+    assert point.tpot("mean") == pytest.approx(FIXED / (2.5 / 0.8))
+    assert point.shape().new_tokens == 4
+
+
+# Limits
+
+
+def test_the_least_limit_counts() -> None:
+    scheduler = Scheduler(max_sequences=64, max_batched_tokens=100, verify_tokens=5, chunked=False)
+    service = Service(composed(scheduler, tokens=33_000), mix())
+    assert service.limits == {"KV capacity": 30, "max_sequences": 64, "max_batched_tokens": 20}
+    assert service.batch_limit == 20
+    ranked = Scheduler(max_batched_tokens=100, verify_tokens=5, chunked=False, ranks=4)
+    assert Service(composed(ranked), mix()).limits["max_batched_tokens"] == 80
+
+
+def test_no_point_beyond_the_limit() -> None:
+    service = Service(composed(Scheduler(max_sequences=16, chunked=False)), mix())
+    most = service.max_rate
+    step = FIXED + 16 * DECODE + 16 / 200 * 1000 * PROMPT
+    assert most == pytest.approx(16 / 200 / step)
+    assert service.at_rate(most * 0.999) is not None
+    assert service.at_rate(most * 1.001) is None
+    lifted = service.at_rate(most * 1.001, 32)
+    assert lifted is not None
+    assert 16 < lifted.batch < 17
+
+
+def test_nothing_fits() -> None:
+    service = Service(composed(tokens=500), mix())
+    assert service.batch_limit == 0
+    assert service.at_rate(0.001) is None
+    assert service.max_rate == 0.0
+    assert service.fullest is None
+    assert service.knee(()) is None
+    assert service.frontier() == []
+
+
+def test_the_token_budget_saturates() -> None:
+    scheduler = Scheduler(max_sequences=400, max_batched_tokens=1000, chunk_tokens=1000)
+    service = Service(composed(scheduler), mix(400, 100))
+    # B / 100 x 400 prompt tokens a step in a budget of 1000 - B.
+    assert service.fullest is not None
+    assert service.fullest.batch == 1000 / (1 + 400 / 100)
+    assert not service.point(200.0).saturated
+    assert service.point(201.0).saturated
+    assert service.fullest.chunk == 800
+    assert service.max_rate == pytest.approx(200 / 100 / (FIXED + 200 * DECODE + 800 * PROMPT))
+
+
+def test_prompts_that_are_not_cut_share_steps() -> None:
+    scheduler = Scheduler(max_batched_tokens=8192, chunked=False)
+    point = Service(composed(scheduler), mix(100, 50)).point(200.0)
+    # Four prompts start in every step, which is far from what a step has room for.
+    assert point.mixed_share == 1.0
+    assert point.average_mixed_s == pytest.approx(FIXED + 200 * DECODE + 400 * PROMPT)
+    assert not point.saturated
+    assert point.prefill_utilization < 0.7
+
+
+def test_ranks_fill_steps_of_their_own() -> None:
+    scheduler = Scheduler(max_batched_tokens=1000, chunk_tokens=1000, ranks=4)
+    point = Service(composed(scheduler), mix(500, 100)).point(80.0)
+    assert point.requests_per_step == pytest.approx(0.8)
+    assert point.mixed_share == pytest.approx(0.2)
+    assert point.chunk == 980
+    assert point.shape(500.0).prefill_sequences == 4
+
+
+# Latency
+
+
+def test_itl_is_the_step_that_a_token_waits_for() -> None:
+    scheduler = Scheduler(max_batched_tokens=2048, chunk_tokens=512)
+    point = Service(composed(scheduler), mix(1200, 200)).point(4.0)
+    # 4 / 200 requests a step, two full chunks and one of 176 tokens each.
+    assert point.mixed_share == pytest.approx(0.06)
+    plain = FIXED + 4 * DECODE
+    assert point.itl("p50") == pytest.approx(plain)
+    assert point.itl("p90") == pytest.approx(plain)
+    assert point.itl("p95") == pytest.approx(plain + 176 * PROMPT)
+    assert point.itl("p99") == pytest.approx(plain + 512 * PROMPT)
+    assert point.itl("mean") == pytest.approx(plain + 0.02 * 1200 * PROMPT)
+    assert point.step_s == pytest.approx(point.itl("mean"))
+
+
+def test_tpot_spreads_over_requests() -> None:
+    point = Service(composed(), mix()).point(10.0)
+    assert point.tpot("p50") == pytest.approx(point.tpot("mean"))
+    share = 10 / 200
+    spread_99 = 2.3263 * math.sqrt(share * (1 - share) / 200)
+    assert point.tpot("p99") == pytest.approx(point.plain_s + (share + spread_99) * 1000 * PROMPT, rel=1e-4)
+
+
+def test_a_lone_user_waits_for_nobodys_prefill() -> None:
+    scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=8192)
+    closed = Service(composed(scheduler), mix(4000, 20), open_loop=False)
+    assert closed.point(1.0).delayed_share == 0.0
+    assert closed.point(1.0).itl("p99") == closed.point(1.0).plain_s
+    assert closed.point(1.0).tpot("p99") == pytest.approx(FIXED + DECODE)
+    # Of two users one decodes while the other prefills: 1 token waits in a mixed step, 2 go on in a plain one.
+    assert closed.point(2.0).mixed_share == pytest.approx(0.1)
+    assert closed.point(2.0).delayed_share == pytest.approx(0.1 / (0.1 + 2 * 0.9))
+    opened = Service(composed(scheduler), mix(4000, 20))
+    assert opened.point(1.0).itl("p99") == pytest.approx(FIXED + DECODE + 4000 * PROMPT)
+
+
+def test_ttft_of_an_idle_replica_is_the_prefill_of_that_percentile() -> None:
+    service = Service(composed(), spread())
+    point = service.point(1 / 512)
+    for percentile, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)):
+        prompt = service.mix.prompt.quantile(share)
+        assert point.ttft(percentile) == pytest.approx(FIXED + prompt * PROMPT, rel=0.01)
+
+
+def test_the_queue_is_that_of_m_d_1() -> None:
+    scheduler = Scheduler(max_batched_tokens=10_000, chunk_tokens=1000)
+    service = Service(composed(scheduler, LinearPricer(decode=0.0)), mix(1000, 10))
+    point = service.at_rate(12.0)
+    assert point is not None
+    served = FIXED + 1000 * PROMPT
+    rho = point.rate * served
+    wait = rho / (1 - rho) * served / 2
+    assert point.prefill_utilization == pytest.approx(rho)
+    assert point.queue_s == pytest.approx(wait)
+    assert point.ttft("mean") == pytest.approx(wait + served)
+    # The chance of a longer wait is rho exp(-t rho / W).
+    assert point.ttft("p99") == pytest.approx(served + wait / rho * math.log(rho / 0.01), rel=1e-4)
+    regular = Service(composed(scheduler, LinearPricer(decode=0.0)), mix(1000, 10, arrival_cv=0.0)).at_rate(12.0)
+    assert regular is not None
+    assert regular.queue_s == 0.0
+    closed = Service(composed(scheduler), mix(1000, 10), open_loop=False)
+    assert closed.point(4.0).queue_s == 0.0
+
+
+def test_a_cold_compile_is_on_the_way_to_the_first_token() -> None:
+    scheduler = Scheduler(chunked=False, first_token_s=2.0, first_token_share=0.02)
+    idle = Service(composed(scheduler), mix()).point(1 / 1024)
+    alone = FIXED + 1000 * PROMPT
+    assert idle.ttft("p90") == pytest.approx(alone, rel=0.01)
+    assert idle.ttft("p99") == pytest.approx(2.0 + alone, rel=0.01)
+    assert idle.ttft("mean") == pytest.approx(alone + 0.04, rel=0.01)
+
+
+def test_end_to_end_is_first_token_and_pace() -> None:
+    point = Service(composed(), mix()).point(8.0)
+    assert point.e2e("p99") == pytest.approx(point.ttft("mean") + 199 * point.tpot("mean"))
+
+
+def test_prefix_hits_are_not_computed() -> None:
+    cold, warm = mix(), mix(prefix_hit=0.75)
+    assert warm.new_prompt == 250
+    assert warm.computed(1000) == 250
+    assert mix(prefix_hit=0.999).computed(10) == 1.0
+    rates = [Service(composed(Scheduler(max_sequences=32, chunked=False)), m).max_rate for m in (cold, warm)]
+    assert rates[1] > rates[0]
+    assert Service(composed(), warm).point(1 / 512).ttft("p50") == pytest.approx(FIXED + 250 * PROMPT, rel=0.01)
+
+
+# Knee and headroom
+
+
+def objective(metric: str, seconds: float, headroom: float = 0.0, percentile: str = "p99") -> Objective:
+    return Objective(metric, percentile, seconds, seconds * (1 - headroom))
+
+
+def test_the_knee_keeps_the_limit_with_headroom_once() -> None:
+    service = Service(composed(Scheduler(max_sequences=512, chunked=False), LinearPricer(prompt=0.0)), mix())
+    goal = objective("itl", 14e-3, headroom=0.1)
+    knee = service.knee((goal,))
+    assert knee is not None
+    # f + d B = 0.9 x 14 ms
+    assert knee.batch == math.floor((0.9 * 14e-3 - FIXED) / DECODE + 1e-9) == 130
+    assert knee.misses((goal,)) == []
+    assert service.point(131.0).misses((goal,))[0].seconds == pytest.approx(FIXED + 131 * DECODE)
+    assert service.point(131.0).misses((goal,), declared=True) == []
+    assert service.point(201.0).misses((goal,), declared=True)
+
+
+def test_a_knee_below_one_sequence_says_which_rate_is_kept() -> None:
+    service = Service(composed(Scheduler(max_batched_tokens=1000, chunk_tokens=1000)), mix(50_000, 10))
+    alone = 50 * FIXED + 50_000 * PROMPT
+    goal = objective("ttft", alone * 2)
+    knee = service.knee((goal,))
+    assert knee is not None
+    assert 0 < knee.batch < 1
+    assert knee.ttft("p99") <= alone * 2
+    assert service.point(knee.batch * 1.03).ttft("p99") > alone * 2
+    assert service.knee((objective("ttft", alone * 0.9),)) is None
+
+
+def test_headroom_of_a_spec_is_applied_once(plugins: Plugins) -> None:
+    found = review("tpot = { p99 = 0.02 }\nheadroom = 0.25\n", plugins)
+    assert [(o.declared_s, o.limit_s) for o in found.objectives] == [(0.02, 0.015)]
+    assert found.knee is not None
+    assert found.mix is not None
+    assert found.knee.tpot("p99") <= 0.015
+    next_one = found.service(found.mix).point(found.knee.batch + 1)
+    assert 0.015 < next_one.tpot("p99") < 0.02
+
+
+# Disaggregation
+
+
+def disaggregated(
+    prefill_replicas: int = 1, decode_replicas: int = 1, layerwise: bool = False, decode: LinearPricer | None = None
+) -> Any:
+    pools = Disaggregation(
+        Pool(composed(pricer=LinearPricer(fixed=0.0, prompt=100e-6)), prefill_replicas),
+        Pool(composed(Scheduler(max_sequences=64, chunked=False), decode or LinearPricer()), decode_replicas),
+        1e9,
+        5e-3,
+        layerwise,
+    )
+    return composed(Scheduler(chunked=False, disaggregation=pools))
+
+
+def test_separate_prefill_delays_no_token() -> None:
+    point = Service(disaggregated(), mix()).point(32.0)
+    assert point.mixed_share == 0.0
+    assert point.itl("p999") == point.plain_s == pytest.approx(FIXED + 32 * DECODE)
+
+
+def test_the_transfer_is_on_the_way_to_the_first_token() -> None:
+    # 4 MB of state at 1 GB/s after 5 ms of setup; streamed by layer only a quarter of it is left at the end.
+    idle = Service(disaggregated(), mix()).point(1 / 1024)
+    assert idle.ttft("p50") == pytest.approx(0.1 + 5e-3 + 4e-3, rel=0.01)
+    streamed = Service(disaggregated(layerwise=True), mix()).point(1 / 1024)
+    assert streamed.ttft("p50") == pytest.approx(0.1 + 5e-3 + 1e-3, rel=0.01)
+
+
+def test_the_slower_pool_limits_the_rate() -> None:
+    # One prefill replica computes ten prompts a second; 64 sequences a decode replica finish 28.4 a second.
+    decode_rate = 64 / 200 / (FIXED + 64 * DECODE)
+    assert decode_rate == pytest.approx(28.37, abs=0.01)
+    for prefills, decodes, most in ((1, 1, 10.0), (2, 1, 20.0), (3, 1, decode_rate), (8, 2, 2 * decode_rate)):
+        service = Service(disaggregated(prefills, decodes), mix())
+        # Batches are whole sequences, so a saturated pool is met to within one.
+        assert service.max_rate == pytest.approx(most, rel=0.05)
+        assert service.max_rate <= most * (1 + 1e-9)
+        assert service.at_rate(most * 1.01) is None
+        point = service.at_rate(service.max_rate * 0.9)
+        assert point is not None
+        assert point.rate * decodes == pytest.approx(service.max_rate * 0.9, rel=0.003)
+        assert point.prefill_utilization == pytest.approx(service.max_rate * 0.9 / (10.0 * prefills), rel=0.003)
+
+
+# Real compositions
+
+
+def review(slo: str, plugins: Plugins, hardware: str = "", prompt: str = "{ p50 = 900, p99 = 7000 }") -> Review:
+    text = f"""\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+{hardware}
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 16384
+[workload]
+prompt_tokens = {prompt}
+output_tokens = {{ p50 = 250, p99 = 1200 }}
+rate = "2 req/s"
+[slo]
+{slo}"""
+    document = parse("spec.toml", text, plugins.policies)
+    assert document.problems == []
+    return Review(document, plugins, Path())
+
+
+SPLITS = ["", "devices = 4\n[policy.parallelism]\ntensor = 2\npipeline = 2", "devices = 2"]
+
+
+@pytest.mark.parametrize("hardware", SPLITS)
+@pytest.mark.parametrize("figure", ["bound", "sustained_bound", "estimate"])
+def test_more_sequences_carry_more_and_wait_longer(hardware: str, figure: Any, plugins: Plugins) -> None:
+    found = review("itl = { p99 = 0.2 }", plugins, hardware)
+    assert found.mix is not None
+    points = [p for p in found.service(found.mix, figure).frontier() if p.batch >= 2]
+    assert len(points) > 5
+    for low, high in pairwise(points):
+        assert high.rate >= low.rate
+        assert high.itl("mean") >= low.itl("mean")
+        assert high.itl("p99") >= low.itl("p99") * (1 - 1e-9)
+        assert high.tpot("p99") >= low.tpot("p99")
+
+
+def test_figures_are_ordered(plugins: Plugins) -> None:
+    found = review("itl = { p99 = 0.2 }", plugins)
+    assert found.mix is not None
+    bound, sustained, estimate = (found.service(found.mix, f) for f in ("bound", "sustained_bound", "estimate"))
+    assert bound.limits == estimate.limits
+    assert bound.max_rate >= sustained.max_rate >= estimate.max_rate > 0
+    for batch in (1.0, 17.0, 200.0):
+        points = [s.point(batch) for s in (bound, sustained, estimate)]
+        assert [p.step_s for p in points] == sorted(p.step_s for p in points)
+        assert points[0].throughput <= batch / points[0].plain_s
+
+
+def test_longer_contexts_hold_fewer_sequences(plugins: Plugins) -> None:
+    found = review("itl = { p99 = 0.2 }", plugins)
+    assert found.mix is not None
+    limits = [found.service(found.mix.at_context(c)).limits["KV capacity"] for c in (500, 2000, 8000, 16000)]
+    assert limits == sorted(limits, reverse=True)
+    assert limits[0] > 10 * limits[-1]
+
+
+def test_a_low_rate_is_carried_whatever_the_lengths(plugins: Plugins) -> None:
+    found = review("ttft = { p99 = 5.0 }", plugins, prompt="15000")
+    assert found.mix is not None
+    for rate in (1e-4, 1e-3, 1e-2, 0.1):
+        point = found.service(found.mix).at_rate(rate)
+        assert point is not None
+        assert point.rate == pytest.approx(rate, rel=0.003)
+        assert point.ttft("p99") < 3.0
