@@ -3,7 +3,7 @@
 A *point* is a decode batch in steady state with its share of prefill. Everything follows from the batch B: a
 step yields B x tokens, so m = B x yield / E[output] requests enter and leave a step, and m x E[prompt] prompt
 tokens are prefilled in it on average. Steps are of three kinds: plain, with a full chunk of a prompt, with the
-last pieces of prompts. The conventions are written out in docs/conventions.md.
+last pieces of prompts. The conventions are written out in docs/cost-model.md.
 """
 
 from __future__ import annotations

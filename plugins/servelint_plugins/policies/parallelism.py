@@ -1,7 +1,7 @@
 """``[policy.parallelism]``: tensor, pipeline, expert, data, attention-data and context parallelism.
 
 Each axis divides the demands and ledger entries that lie along it and adds the collectives that join the
-parts again. The conventions are those of docs/conventions.md.
+parts again. The conventions are those of docs/cost-model.md.
 """
 
 from __future__ import annotations
