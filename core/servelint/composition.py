@@ -120,7 +120,9 @@ class Composition:
 
     def _resolve_configs(self) -> None:
         context, setup = self.context, self.setup
-        engine_defaults = setup.engine.defaults(setup.engine_version, context)
+        engine, plugins = setup.engine, setup.plugins
+        with plugins.blamed(plugins.engine_provider(engine.name), f"defaults of engine {engine.name!r}"):
+            engine_defaults = engine.defaults(setup.engine_version, context)
         for policy in setup.plugins.policies:
             declared = setup.deployment.policies.get(policy.name)
             config = policy.config() if declared is None else declared
@@ -131,7 +133,8 @@ class Composition:
                     filled[name] = default
             config = self._fill(policy, config, filled)
             if policy.defaults is not None:
-                own = policy.defaults(config, context)
+                with plugins.blamed(plugins.policy_provider(policy.name), f"defaults of policy {policy.name!r}"):
+                    own = policy.defaults(config, context)
                 config = self._fill(policy, config, {n: d for n, d in own.items() if getattr(config, n) is None})
             context.configs[policy.name] = config
 
@@ -160,7 +163,10 @@ class Composition:
             (Input("visible memory", visible, "B", setup.topology.accelerator.source("memory", which)),),
         )
         ledger = memory.lay(setup.architecture, setup.formats, visible, lineage)
-        for name, default in setup.engine.reserve_bytes(setup.engine_version, self.context).items():
+        engine, plugins = setup.engine, setup.plugins
+        with plugins.blamed(plugins.engine_provider(engine.name), f"reserve of engine {engine.name!r}"):
+            reserves = engine.reserve_bytes(setup.engine_version, self.context)
+        for name, default in reserves.items():
             held = Input(name, default.value, "B", default.source)
             ledger = ledger.with_reserve(Reserve(name, default.value, Lineage(default.reason, (held,))))
         return self._applied(ledger, lambda policy: policy.memory)
@@ -171,10 +177,12 @@ class Composition:
         return self._applied(Scheduler(), lambda policy: policy.scheduler)
 
     def _applied(self, thing: T, function: Callable[[Policy], Callable[[Any, T, Context], T] | None]) -> T:
-        for policy in self.setup.plugins.policies:
+        plugins = self.setup.plugins
+        for policy in plugins.policies:
             change = function(policy)
             if change is not None:
-                thing = change(self.context.configs[policy.name], thing, self.context)
+                with plugins.blamed(plugins.policy_provider(policy.name), f"policy {policy.name!r}"):
+                    thing = change(self.context.configs[policy.name], thing, self.context)
         return thing
 
     @cached_property

@@ -7,7 +7,8 @@ the run goes on, and its exit status says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -16,8 +17,8 @@ import pluggy
 
 from servelint import hookspecs
 from servelint.architecture import Architecture, ModelFamily
-from servelint.descriptors import Engine, Entry, LengthModel, Policy, Reporter, TraceFormat
-from servelint.errors import CatalogueError, CompositionError, PluginError
+from servelint.descriptors import Engine, Entry, LengthModel, Policy, Reporter, TraceFormat, TraceRow
+from servelint.errors import CatalogueError, CompositionError, PluginError, ServelintError
 from servelint.formats import Format
 from servelint.hardware import Accelerator
 from servelint.rule import Rule
@@ -58,9 +59,10 @@ class PluginFault(NamedTuple):
 class Catalogue(Generic[T]):
     """Entries by name: ids first, aliases only when no id matches; every entry loads once."""
 
-    def __init__(self, kind: str, entries: Mapping[str, tuple[Entry[T], Provider]]) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, tuple[Entry[T], Provider]], plugins: Plugins) -> None:
         self.kind = kind
         self._entries = entries
+        self._plugins = plugins
         self._loaded: dict[str, T] = {}
 
     def ids(self) -> tuple[str, ...]:
@@ -70,9 +72,18 @@ class Catalogue(Generic[T]):
     @cached_property
     def _aliases(self) -> dict[str, str]:
         aliases: dict[str, str] = {}
-        for key, (entry, _) in self._entries.items():
-            for alias in entry.aliases():
-                aliases.setdefault(_fold(alias), key)
+        for key, (entry, provider) in self._entries.items():
+            try:
+                with self._plugins.blamed(provider, f"reading the aliases of {self.kind} {entry.id!r}"):
+                    names = tuple(entry.aliases())
+            except ServelintError:
+                continue
+            for alias in names:
+                taken = aliases.setdefault(_fold(alias), key)
+                if taken != key:
+                    first = self._entries[taken][1]
+                    message = f"{self.kind} alias {alias!r} of {entry.id!r} is already provided by {first}"
+                    self._plugins.disable(provider, message)
         return aliases
 
     def resolve(self, name: str) -> str | None:
@@ -99,7 +110,9 @@ class Catalogue(Generic[T]):
         if found is None:
             raise CatalogueError(self.unknown(name))
         if found not in self._loaded:
-            self._loaded[found] = self._entries[found.lower()][0].load()
+            entry, provider = self._entries[found.lower()]
+            with self._plugins.blamed(provider, f"loading {self.kind} {found!r}"):
+                self._loaded[found] = entry.load()
         return self._loaded[found]
 
     def unknown(self, name: str) -> str:
@@ -230,7 +243,7 @@ class Plugins:
     def accelerators(self) -> Catalogue[Accelerator]:
         """Accelerators by id and alias."""
         items = self._yielded("servelint_accelerators", Entry)
-        return Catalogue("accelerator", self._by_name("accelerator", items, lambda e: (e.id,)))
+        return Catalogue("accelerator", self._by_name("accelerator", items, lambda e: (e.id,)), self)
 
     @cached_property
     def _models(self) -> tuple[Catalogue[Architecture], dict[str, tuple[ModelFamily, Provider]]]:
@@ -238,7 +251,7 @@ class Plugins:
         entries = [(i, p) for i, p in items if isinstance(i, Entry)]
         families = [(i, p) for i, p in items if isinstance(i, ModelFamily)]
         return (
-            Catalogue("model", self._by_name("model", entries, lambda e: (e.id,))),
+            Catalogue("model", self._by_name("model", entries, lambda e: (e.id,)), self),
             self._by_name("model family for model_type", families, lambda f: f.model_types),
         )
 
@@ -246,6 +259,13 @@ class Plugins:
     def models(self) -> Catalogue[Architecture]:
         """Models by id and alias."""
         return self._models[0]
+
+    def read_config(self, name: str, model_type: str, config: Mapping[str, object]) -> Architecture:
+        """Read a published config; CatalogueError if no family reads its ``model_type``, ValueError from the reader."""
+        family = self.model_family(model_type)
+        provider = self._models[1][model_type.lower()][1]
+        with self.blamed(provider, f"reading a {model_type} config", (ValueError, RecursionError)):
+            return family.read(name, config)
 
     def model_family(self, model_type: str) -> ModelFamily:
         """Return the family that reads configs of a ``model_type``; CatalogueError if none does."""
@@ -275,6 +295,21 @@ class Plugins:
     def length_models(self) -> tuple[LengthModel, ...]:
         """Length models in the order of their names."""
         return tuple(self._workloads[0][name][0] for name in sorted(self._workloads[0]))
+
+    def length_knots(self, values: Mapping[str, float]) -> Sequence[tuple[float, float]] | None:
+        """Return the knots of the first length model (by name) that takes the keys; None if none does."""
+        for name in sorted(self._workloads[0]):
+            model, provider = self._workloads[0][name]
+            if set(values) <= set(model.keys) and set(model.required) <= set(values):
+                with self.blamed(provider, f"length model {name!r}"):
+                    return model.knots(values)
+        return None
+
+    def read_trace(self, name: str, lines: Iterable[str]) -> list[TraceRow]:
+        """Read a trace in a format that is provided; ValueError names a bad line."""
+        trace, provider = self._workloads[1][name.lower()]
+        with self.blamed(provider, f"trace format {name!r}", (ValueError,)):
+            return list(trace.read(lines))
 
     @property
     def trace_formats(self) -> Mapping[str, TraceFormat]:
@@ -332,10 +367,14 @@ class Plugins:
         return f"policies cannot be ordered, each must follow the one before it in a cycle: {named}"
 
     @cached_property
+    def _engines(self) -> dict[str, tuple[Engine, Provider]]:
+        items = self._yielded("servelint_engines", Engine)
+        return self._by_name("engine", items, lambda e: (e.name, *e.aliases))
+
+    @cached_property
     def engines(self) -> Mapping[str, Engine]:
         """Engines by name and alias."""
-        items = self._yielded("servelint_engines", Engine)
-        return {n: e for n, (e, _) in self._by_name("engine", items, lambda e: (e.name, *e.aliases)).items()}
+        return {name: engine for name, (engine, _) in self._engines.items()}
 
     @cached_property
     def _rules(self) -> dict[str, tuple[type[Rule], Provider]]:
@@ -379,6 +418,30 @@ class Plugins:
                 raise PluginError(
                     f"no {what} are loaded: the installation is broken or every such plugin failed{faults}"
                 )
+
+    @contextmanager
+    def blamed(self, provider: Provider, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Run a plugin's code: what it raises becomes its fault, and a PluginError for the caller.
+
+        Errors that servelint can explain to a user pass as they are, and so do the ``expected`` ones, which
+        the contract gives a meaning (a reader's ValueError is about the file).
+        """
+        passing: tuple[type[Exception], ...] = (ServelintError, *expected)
+        try:
+            yield
+        except passing:
+            raise
+        except FORBIDDEN as error:
+            self.disable(provider, f"{what} failed: {_described(error)}")
+            raise PluginError(f"{what} failed in {provider}") from None
+
+    def policy_provider(self, name: str) -> Provider:
+        """Who provides the policy of that name."""
+        return self._policies[name.lower()][1]
+
+    def engine_provider(self, name: str) -> Provider:
+        """Who provides the engine of that name."""
+        return self._engines[name.lower()][1] if name.lower() in self._engines else Provider(name)
 
     def disable(self, provider: Provider, message: str) -> None:
         """Record a fault found while a plugin's code ran."""

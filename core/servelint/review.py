@@ -19,7 +19,7 @@ from servelint.cost import Pricer
 from servelint.datasheet import read_datasheet
 from servelint.descriptors import Engine
 from servelint.distribution import Lengths
-from servelint.errors import CatalogueError, InfeasibleError
+from servelint.errors import CatalogueError, InfeasibleError, PluginError
 from servelint.files import read_project_file
 from servelint.hardware import Accelerator
 from servelint.lineage import Input, KeyPath, Source
@@ -103,7 +103,7 @@ class Review:
     def _resolved(self, path: KeyPath, catalogue: Catalogue[T], name: str) -> T | None:
         try:
             return catalogue.get(name)
-        except CatalogueError as error:
+        except (CatalogueError, PluginError) as error:
             self.unresolved.append(Unresolved(path, str(error)))
             return None
 
@@ -132,8 +132,9 @@ class Review:
             model_type = config.get("model_type") or inner
             if not isinstance(model_type, str):
                 raise ValueError('it has no "model_type"')
-            family = self.plugins.model_family(model_type)
-            return self._overridden(family.read(self.deployment.model.id or name, config))
+            return self._overridden(self.plugins.read_config(self.deployment.model.id or name, model_type, config))
+        except PluginError:
+            return None
         except (ValueError, CatalogueError, RecursionError) as error:
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             self.unresolved.append(Unresolved(path, f"the model config {name!r} cannot be used: {reason}"))
@@ -238,9 +239,12 @@ class Review:
         setup = self.setup
         if setup is None:
             return None
-        composition = Composition(setup)
         try:
+            composition = Composition(setup)
             composition.memory, composition.scheduler, composition.pricer  # noqa: B018
+        except PluginError:
+            # Recorded as the plugin's fault; what it composes cannot be judged.
+            return None
         except InfeasibleError as error:
             self.infeasible = error
             return None
@@ -262,22 +266,42 @@ class Review:
             return None
         changed = {**self.deployment.policies, **policies}
         kept = {name: config for name, config in changed.items() if config is not None}
-        other = Composition(evolve(setup, deployment=evolve(self.deployment, policies=kept)))
         try:
+            other = Composition(evolve(setup, deployment=evolve(self.deployment, policies=kept)))
             other.memory, other.scheduler, other.pricer  # noqa: B018
-        except InfeasibleError:
+        except (InfeasibleError, PluginError):
             return None
         return other
 
     @property
     def memory(self) -> MemoryLedger | None:
-        """The memory ledger of a device."""
-        return self.composition.memory if self.composition else None
+        """The memory ledger of a device; with separate pools the decode pool's, unless only the other is full."""
+        composition = self.composition
+        if composition is None:
+            return None
+        pools = composition.scheduler.disaggregation
+        if pools is None:
+            return composition.memory
+        ledgers = (pools.decode.composition.memory, pools.prefill.composition.memory)
+        return next((m for m in ledgers if m.fit(m.tightest).left <= 0), ledgers[0])
 
     @property
     def pricer(self) -> Pricer | None:
-        """Prices step shapes."""
-        return self.composition.pricer if self.composition else None
+        """Prices decode steps: of the decode pool where there are pools."""
+        composition = self.composition
+        if composition is None:
+            return None
+        pools = composition.scheduler.disaggregation
+        return composition.pricer if pools is None else pools.decode.composition.pricer
+
+    @property
+    def prefill_pricer(self) -> Pricer | None:
+        """Prices prefill steps: of the prefill pool where there are pools."""
+        composition = self.composition
+        if composition is None:
+            return None
+        pools = composition.scheduler.disaggregation
+        return composition.pricer if pools is None else pools.prefill.composition.pricer
 
     @property
     def scheduler(self) -> Scheduler | None:
@@ -357,10 +381,11 @@ class Review:
             return None
         if not isinstance(declared, Mapping):
             return Lengths.fixed(declared)
-        for model in self.plugins.length_models:
-            if set(declared) <= set(model.keys) and set(model.required) <= set(declared):
-                return Lengths(model.knots(declared))
-        return None
+        try:
+            knots = self.plugins.length_knots(declared)
+        except PluginError:
+            return None
+        return None if knots is None else Lengths(knots)
 
     def _trace(self, workload: Workload, path: KeyPath) -> Mix | None:
         trace = workload.trace
@@ -380,9 +405,11 @@ class Review:
             if chosen is None:
                 raise ValueError(f"its format is not declared and {suffix or 'no ending'} tells none")
             text = read_project_file(self.root, Path(self.document.name).parent, file, 8_000_000)
-            rows = list(chosen.read(text.splitlines()))
+            rows = self.plugins.read_trace(chosen.name, text.splitlines())
             if not rows:
                 raise ValueError("it has no requests")
+        except PluginError:
+            return None
         except ValueError as error:
             self.unresolved.append(Unresolved(at, f"the trace {file!r} cannot be used: {error}"))
             return None

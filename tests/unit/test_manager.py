@@ -218,3 +218,32 @@ def test_every_hook_is_listed() -> None:
 
     defined = {n for n, f in vars(hookspecs).items() if n.startswith("servelint_") and callable(f)}
     assert defined == set(HOOKS)
+
+
+def test_a_policy_that_raises_is_its_own_fault_and_the_rest_is_reported() -> None:
+    from pathlib import Path as Folder
+
+    from servelint.config import Config
+    from servelint.lint import lint
+
+    def explode(config: Any, graph: Any, context: Any) -> Any:
+        raise LookupError("no such table")
+
+    bad = plugin(servelint_policies=lambda: [Policy("explosive", Nothing, graph=explode)])
+    loaded = Plugins(modules={"bad": bad})
+    text = 'servelint = 1\n[hardware]\naccelerator = "nvidia/l4"\n[model]\nid = "meta-llama/Llama-3.1-70B"\n'
+    report = lint([("a.toml", text)], loaded, Config(), Folder())
+    (fault,) = report.faults
+    assert fault.provider.plugin == "bad"
+    assert "policy 'explosive' failed: LookupError: no such table" in fault.message
+    assert report.findings == ()
+
+
+def test_an_entry_that_cannot_load_is_its_plugins_fault() -> None:
+    def broken() -> Any:
+        raise OSError("disk on fire")
+
+    loaded = load(h=plugin(servelint_accelerators=lambda: [Entry("x/one", broken)]))
+    with pytest.raises(PluginError, match="loading accelerator 'x/one' failed in plugin 'h'"):
+        loaded.accelerators.get("x/one")
+    assert "disk on fire" in str(loaded.faults[0])

@@ -573,7 +573,9 @@ def _spec_tables(plugins: Plugins, extreme: bool) -> dict[str, Strategy]:
 
 @st.composite
 def _claims(draw: st.DrawFn, extreme: bool) -> dict[str, Any]:
-    table: dict[str, Any] = draw(values_of(kinds(Deployment)["claim"][1], extreme=extreme).filter(bool))[0]
+    kind = kinds(Deployment)["claim"][1]
+    assert isinstance(kind, Tables)
+    table: dict[str, Any] = draw(tables_of(kind.cls, extreme=extreme))
     table["metric"] = draw(st.sampled_from(sorted(CLAIM_METRICS)))
     table["value"] = draw(values_of(CLAIM_METRICS[table["metric"]], extreme=extreme))
     return table

@@ -251,7 +251,8 @@ def _problems(architecture: Architecture, config: object, engine: str) -> Iterat
         mixer = block.mixer
         if isinstance(mixer, Attention | LatentAttention) and mixer.q_heads % ta:
             seen.add(Problem("query heads", Severity.ERROR, where("num_attention_heads"), mixer.q_heads, ta))
-        if isinstance(mixer, Attention) and mixer.kv_heads % ta and ta % mixer.kv_heads:
+        grouped = isinstance(mixer, Attention) and mixer.kv_heads != mixer.q_heads
+        if isinstance(mixer, Attention) and grouped and mixer.kv_heads % ta and ta % mixer.kv_heads:
             seen.add(Problem("KV heads", Severity.ERROR, where("num_key_value_heads"), mixer.kv_heads, ta))
         for tensor in block.tensors:
             if not (tensor.reduced and tensor.matmul):
