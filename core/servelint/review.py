@@ -295,15 +295,6 @@ class Review:
         return composition.pricer if pools is None else pools.decode.composition.pricer
 
     @property
-    def prefill_pricer(self) -> Pricer | None:
-        """Prices prefill steps: of the prefill pool where there are pools."""
-        composition = self.composition
-        if composition is None:
-            return None
-        pools = composition.scheduler.disaggregation
-        return composition.pricer if pools is None else pools.prefill.composition.pricer
-
-    @property
     def scheduler(self) -> Scheduler | None:
         """Admission and batching."""
         return self.composition.scheduler if self.composition else None
