@@ -355,6 +355,8 @@ class Review:
         cv = workload.arrival_cv if workload.arrival_cv is not None else base.arrival_cv if base else None
         hit = workload.prefix_hit if workload.prefix_hit is not None else base.prefix_hit if base else None
         share = hit.value if isinstance(hit, PrefixHit) else (hit or 0.0)
+        if share and self.scheduler is not None and not self.scheduler.prefix_reuse:
+            share = 0.0
         arrival = 1.0 if cv is None else cv
         if workload.trace is not None and (trace := self._trace(workload, path)) is not None:
             return trace._replace(name=name, prefix_hit=share, arrival_cv=arrival)

@@ -44,7 +44,7 @@ class Scheduler(Value):
     ``verify_tokens`` are new tokens a sequence and step (k+1 when verifying drafts), of which
     ``tokens_per_step`` are kept in expectation. ``skipped_share`` of the tokens need no step (jump-forward).
     ``first_token_s`` is host time on the TTFT path (grammar compile), ``first_token_share`` of requests pay
-    it. ``prefix_hit`` of the prompt is not computed.
+    it. A request decodes ``samples`` outputs from one prompt; ``prefix_reuse`` False computes every prompt whole.
     """
 
     max_sequences: int | None = None
@@ -56,6 +56,8 @@ class Scheduler(Value):
     skipped_share: float = 0.0
     first_token_s: float = 0.0
     first_token_share: float = 0.0
+    samples: int = 1
+    prefix_reuse: bool = True
     ranks: int = 1
     disaggregation: Disaggregation | None = None
 

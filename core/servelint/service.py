@@ -112,7 +112,7 @@ class Point:
         self.batch = batch
         self._yield = service.scheduler.yield_per_step
         # Requests that finish, and so start, in the time of a step.
-        self.requests_per_step = batch * self._yield / service.mix.output.mean
+        self.requests_per_step = batch * self._yield / service.decoded_per_request
         self._prompts_per_rank = self.requests_per_step / service.scheduler.ranks
         self.chunk = service.chunk(batch)
 
@@ -481,6 +481,11 @@ class Service:
             return math.inf
         return max(budget - batch / self.scheduler.ranks * self.scheduler.verify_tokens, 1.0)
 
+    @property
+    def decoded_per_request(self) -> float:
+        """Mean output tokens of a request, over all of its samples."""
+        return self.mix.output.mean * self.scheduler.samples
+
     def chunk(self, batch: float) -> float:
         """Prompt tokens that a step takes beside the decoding sequences; 0 when prompts are not cut."""
         size = self.scheduler.chunk_tokens
@@ -554,7 +559,7 @@ class Service:
         if limit < 1:
             return None
         # No step is shorter than a plain one of one sequence, so the batch is at least this.
-        low = rate * self.mix.output.mean / self.scheduler.yield_per_step * self.point(1.0).plain_s
+        low = rate * self.decoded_per_request / self.scheduler.yield_per_step * self.point(1.0).plain_s
         if low > limit:
             return None
         high = low

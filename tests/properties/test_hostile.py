@@ -224,7 +224,7 @@ def check(what: str, text: str) -> FileResult:
         words = f"{finding.message} {finding.equation} {finding.help} {' '.join(r.message for r in finding.related)}"
         # A problem of the spec quotes the value that it found there.
         quoted = finding.code in PROBLEM_NAMES
-        if not quoted and re.search(r"\bnan\b", words, re.IGNORECASE) or any(map(math.isnan, numbers_of(finding))):
+        if (not quoted and re.search(r"\bnan\b", words, re.IGNORECASE)) or any(map(math.isnan, numbers_of(finding))):
             raise AssertionError(f"{what}: NaN in {finding}\n{text[:3000]}")
     return result
 

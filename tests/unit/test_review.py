@@ -200,3 +200,22 @@ def test_a_model_override_corrects_the_config(plugins: Plugins) -> None:
     wrong = review(BASE + 'override = { stored = "fp17" }\n' + H100, plugins)
     assert wrong.setup is None
     assert wrong.unresolved[0].path == ("model", "override", "stored")
+
+
+def test_prefix_hits_need_prefix_reuse(plugins: Plugins) -> None:
+    workload = "[workload]\nprompt_tokens = 1000\noutput_tokens = 100\nprefix_hit = 0.4\n"
+    on = review(BASE + H100 + workload, plugins)
+    off = review(BASE + H100 + workload + "[policy.kv_cache]\nprefix_reuse = false\n", plugins)
+    assert on.mix is not None
+    assert off.mix is not None
+    assert (on.mix.prefix_hit, off.mix.prefix_hit) == (0.4, 0.0)
+
+
+def test_parallel_samples_multiply_the_decoding_sequences(plugins: Plugins) -> None:
+    workload = '[workload]\nprompt_tokens = 1000\noutput_tokens = 100\nrate = "4 req/s"\n'
+    one = review(BASE + H100 + workload, plugins).operating_point
+    four = review(BASE + H100 + workload + "[policy.batching]\nparallel_samples = 4\n", plugins).operating_point
+    assert one is not None
+    assert four is not None
+    assert four.rate == pytest.approx(one.rate, rel=0.02)
+    assert four.batch > 3.5 * one.batch

@@ -115,6 +115,7 @@ def scheduler(config: Batching, scheduler: Scheduler, context: Context) -> Sched
         max_batched_tokens=budget,
         chunk_tokens=chunk if chunked else None,
         chunked=chunked,
+        samples=config.parallel_samples or 1,
     )
 
 

@@ -17,6 +17,7 @@ from servelint.plugin import (
     MemoryLedger,
     Policy,
     Quantity,
+    Scheduler,
     Source,
     Text,
     key,
@@ -68,4 +69,9 @@ def memory(config: KvCache, ledger: MemoryLedger, context: Context) -> MemoryLed
     )
 
 
-POLICY = Policy(NAME, KvCache, None, memory, None, defaults, after=("parallelism",))
+def scheduler(config: KvCache, scheduler: Scheduler, context: Context) -> Scheduler:
+    """Prompts find nothing in the cache when prefixes are not reused."""
+    return evolve(scheduler, prefix_reuse=config.prefix_reuse is not False)
+
+
+POLICY = Policy(NAME, KvCache, None, memory, scheduler, defaults, after=("parallelism",))

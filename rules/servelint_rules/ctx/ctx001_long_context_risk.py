@@ -229,7 +229,7 @@ def _remedies(review: Review, base: Mix, scenario: Mix, rate: float | None) -> I
             narrow = None
     if replicas is None and narrow is None:
         yield "to serve it: a pool of its own with more memory per sequence (more devices a replica, larger devices)"
-    holds = _largest_context(review, base, scenario.mean_context)
+    holds = _largest_context(review, base, scenario.mean_context, rate)
     if holds:
         yield f"to refuse it: set model.max_model_len to about {tokens(holds)}, up to which today's fleet holds"
 
@@ -301,14 +301,14 @@ def _verdict(review: Review, composition: Composition, mix: Mix, rate: float | N
     )
 
 
-def _largest_context(review: Review, base: Mix, upper: float) -> int:
-    """The largest context at which the load is still carried, by bisection between today's and the scenario's."""
+def _largest_context(review: Review, base: Mix, upper: float, rate: float | None) -> int:
+    """The largest context at which the scenario's rate is carried, by bisection between today's context and its own."""
     low, high = base.mean_context, upper
-    if high <= low or _fails(review, base.at_context(low), None) is not None:
+    if high <= low or _fails(review, base.at_context(low), rate) is not None:
         return 0
     for _ in range(8):
         middle = (low + high) / 2
-        if _fails(review, base.at_context(middle), None) is None:
+        if _fails(review, base.at_context(middle), rate) is None:
             low = middle
         else:
             high = middle

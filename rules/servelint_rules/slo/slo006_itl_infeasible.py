@@ -239,7 +239,7 @@ tpot = { p50 = "5 ms" }
                 *peaks(side),
             ),
             help=_help(side, objective, one),
-            related=(Related(tensor_path(review), _devices(side)),),
+            related=(Related(tensor_path(review, "" if side is review.composition else "decode"), _devices(side)),),
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain else "medium",
         )
