@@ -33,3 +33,7 @@ class InfeasibleError(ServelintError):
     def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
         self.path = path
+
+
+class UnpricedError(InfeasibleError):
+    """A composition that could run, but whose hardware lacks a published figure to price it with."""

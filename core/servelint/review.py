@@ -19,7 +19,7 @@ from servelint.cost import Pricer
 from servelint.datasheet import read_datasheet
 from servelint.descriptors import Engine
 from servelint.distribution import Lengths
-from servelint.errors import CatalogueError, InfeasibleError, PluginError
+from servelint.errors import CatalogueError, InfeasibleError, PluginError, UnpricedError
 from servelint.files import read_project_file
 from servelint.hardware import Accelerator
 from servelint.lineage import Input, KeyPath, Source
@@ -47,7 +47,7 @@ class Review:
         self.unresolved: list[Unresolved] = []
         self.infeasible: InfeasibleError | None = None
         self._topology_assumptions: list[Assumption] = []
-        self._services: dict[tuple[str, Figure], Service] = {}
+        self._services: dict[tuple[Mix, Figure], Service] = {}
 
     @property
     def deployment(self) -> Deployment:
@@ -250,8 +250,9 @@ class Review:
             return None
         except KeyError as error:
             name = setup.topology.accelerator.id
-            message = f"{name} has no compute rate for {error.args[0]} in its datasheet"
-            self.infeasible = InfeasibleError(message, ("hardware", "accelerator"))
+            message = f"{name} has no published compute rate for {error.args[0]}, so nothing can be priced"
+            place = "accelerator" if self.declared("hardware", "accelerator") else "datasheet"
+            self.infeasible = UnpricedError(message, ("hardware", place))
             return None
         return composition
 
@@ -442,7 +443,7 @@ class Review:
         """The replica under a mix; composed reviews only."""
         if self.composition is None:
             raise ValueError("no composition")
-        key = (mix.name, figure)
+        key = (mix, figure)
         if key not in self._services:
             self._services[key] = Service(self.composition, mix, figure, open_loop=self.rate() is not None)
         return self._services[key]

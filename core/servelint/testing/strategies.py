@@ -512,7 +512,9 @@ def specs(draw: st.DrawFn, plugins: Plugins, *, extreme: bool = False) -> str:
 
     ``extreme`` draws values from the whole range that each key accepts.
     """
-    table = draw(tables_of(Deployment, _spec_tables(plugins, extreme), extreme=extreme))
+    known = _spec_tables(plugins, extreme)
+    table = draw(tables_of(Deployment, known, extreme=extreme))
+    table |= {name: draw(known[name]) for name in ("hardware", "model") if name not in table}
     table["claim"] = draw(st.lists(_claims(extreme), max_size=2))
     policies = policy_strategies(plugins, 4, extreme=extreme)
     if extreme:

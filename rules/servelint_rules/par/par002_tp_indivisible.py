@@ -307,7 +307,9 @@ def _help(composition: Composition, engine: str) -> str:
         expert = None
 
     fits = []
-    for degree in range(1, 2 * config.t + 1):
+    # No model has thousands of heads to divide: a wild degree must not cost a wild search.
+    most = 2 * min(config.t, 256)
+    for degree in range(1, most + 1):
         other = Other()
         other.t = other.attention_tensor = degree
         if not list(_problems(composition.setup.architecture, other, engine)):
@@ -316,7 +318,7 @@ def _help(composition: Composition, engine: str) -> str:
     devices = composition.setup.topology.devices
     stages = max((degree for degree in fits if devices % degree == 0), default=1)
     across = f"; {devices} devices: tensor = {stages}, pipeline = {devices // stages}" if devices > stages else ""
-    return f"degrees up to {2 * config.t} that divide everything: {listed}{across}"
+    return f"degrees up to {most} that divide everything: {listed}{across}"
 
 
 def _experts(review: Review, composition: Composition, expert: int) -> Iterator[Finding]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from servelint.plugin import Case, Severity
+from collections.abc import Iterator
+
+from servelint.errors import UnpricedError
+from servelint.plugin import Case, Finding, Review, Severity
 from servelint_rules.spec.problems import ProblemRule
 
 
@@ -12,7 +15,8 @@ class BadValue(ProblemRule):
     What it checks
     --------------
     Each value against the kind of its key: type, unit and dimension, sign, range, order of quantiles, and
-    keys that a table cannot do without.
+    keys that a table cannot do without. Then whether the values compose at all; degrees of parallelism that do
+    not are PAR002's.
 
     Why it is bad
     -------------
@@ -85,3 +89,17 @@ output_tokens = 100
 """,
         ),
     )
+
+    def check(self, review: Review) -> Iterator[Finding]:
+        """Yield the document's problems, else what kept it from being composed."""
+        yield from super().check(review)
+        if review.document.deployment is None or review.composition is not None:
+            return
+        problem = review.infeasible
+        if problem is None or isinstance(problem, UnpricedError) or problem.path[:2] in LAYOUTS:
+            return
+        yield Finding(problem.path, str(problem))
+
+
+LAYOUTS = (("policy", "parallelism"), ("policy", "disaggregation"))
+"""Tables whose values PAR002 judges."""

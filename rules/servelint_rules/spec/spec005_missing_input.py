@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from servelint.errors import UnpricedError
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Related, Review, Rule, Severity
 from servelint.spec.model import Claim, Workload
@@ -49,6 +50,18 @@ class MissingInput(Rule):
     severity = Severity.WARNING
     questions = ("is the spec complete", "is the spec valid")
     failing = (
+        Case(
+            "a part without a published compute rate",
+            """\
+servelint = 1
+[hardware]
+accelerator = "apple/m3-ultra-80c" # expect: SPEC005
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+""",
+            flip=("hardware.accelerator", '"nvidia/h100-sxm5-80gb"'),
+        ),
         Case(
             "an objective without output lengths",
             """\
@@ -178,6 +191,14 @@ itl = { p99 = "80 ms" }
             yield from _growth(review)
         for path, claim in review.claims:
             yield from _claim(review, path, claim)
+        if review.composition is None and isinstance(review.infeasible, UnpricedError):
+            yield Finding(
+                review.infeasible.path,
+                str(review.infeasible),
+                help="give the rate, with its source, in hardware.override.dense_flops",
+                severity=Severity.INFO,
+                confidence="high",
+            )
 
 
 def _growth(review: Review) -> Iterator[Finding]:
