@@ -458,10 +458,11 @@ class Review:
         rate = self.rate()
         if rate is not None:
             return service.at_rate(rate)
-        limit = service.batch_limit
-        if workload.concurrency is not None:
-            limit = min(limit, max(1, -(-workload.concurrency // self.replicas)))
-        return service.point(float(limit)) if limit >= 1 else None
+        # Past the fullest point prompts arrive faster than they are prefilled: more never decode at once.
+        fullest = service.fullest
+        if fullest is None or workload.concurrency is None:
+            return fullest
+        return service.point(min(fullest.batch, float(max(1, -(-workload.concurrency // self.replicas)))))
 
     @cached_property
     def knee(self) -> Point | None:

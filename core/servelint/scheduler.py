@@ -45,6 +45,8 @@ class Scheduler(Value):
     ``tokens_per_step`` are kept in expectation. ``skipped_share`` of the tokens need no step (jump-forward).
     ``first_token_s`` is host time on the TTFT path (grammar compile), ``first_token_share`` of requests pay
     it. A request decodes ``samples`` outputs from one prompt; ``prefix_reuse`` False computes every prompt whole.
+    ``ranks`` serve sequences of their own; in ``lockstep`` they share a step (attention data parallelism, experts
+    across ranks), so one that prefills delays all.
     """
 
     max_sequences: int | None = None
@@ -59,6 +61,7 @@ class Scheduler(Value):
     samples: int = 1
     prefix_reuse: bool = True
     ranks: int = 1
+    lockstep: bool = False
     disaggregation: Disaggregation | None = None
 
     @property

@@ -128,12 +128,11 @@ class Point:
 
         ``decoding`` sequences decode in it: this point's, but at least the one whose token is waited for.
         """
-        ranks = float(self.service.scheduler.ranks)
         return StepShape(
             batch=max(self.batch, 1.0) if decoding is None else decoding,
             context=self.service.mix.mean_context,
             new_tokens=float(self.service.scheduler.verify_tokens),
-            prefill_sequences=ranks * prompts if prefill_tokens > 0 else 0.0,
+            prefill_sequences=self._together * prompts if prefill_tokens > 0 else 0.0,
             prefill_context=prefill_context,
             prefill_tokens=prefill_tokens,
             prefill_outputs=outputs,
@@ -202,12 +201,32 @@ class Point:
     @cached_property
     def _shares(self) -> tuple[float, float, float]:
         """Share of steps with a full chunk, share with last pieces, and how many of these meet in a step."""
+        full, rest, crowd = self._rank_shares
+        own = full + rest
+        if own <= 0 or not self.service.scheduler.lockstep:
+            return full, rest, crowd
+        # Ranks that step together all wait when any of them prefills.
+        union = 1 - (1 - own) ** self.service.scheduler.ranks
+        return full / own * union, rest / own * union, crowd
+
+    @cached_property
+    def _rank_shares(self) -> tuple[float, float, float]:
+        """The same for the steps of one rank."""
         if self.service.separate:
             return 0.0, 0.0, 1.0
         full = min(1.0, self._prompts_per_rank * self._prompts.full)
         pieces = self._prompts_per_rank * self._prompts.rest
         rest = min(1.0 - full, pieces)
         return full, rest, pieces / rest if rest > 0 else 1.0
+
+    @cached_property
+    def _together(self) -> float:
+        """Ranks that prefill in a step with prefill: all of them, or as many as meet by chance in lockstep."""
+        ranks = self.service.scheduler.ranks
+        own = sum(self._rank_shares[:2])
+        if not self.service.scheduler.lockstep or own <= 0:
+            return float(ranks)
+        return max(1.0, ranks * own / (1 - (1 - own) ** ranks))
 
     @property
     def mixed_share(self) -> float:
@@ -272,32 +291,42 @@ class Point:
         return others / (1 - share + others) if others > 0 else 0.0
 
     @cached_property
-    def _mixed_kinds(self) -> list[tuple[StepShape, float]]:
-        """(shape, share of decoded tokens) of every kind of step with prefill, fastest first."""
+    def _mixed_kinds(self) -> list[tuple[float, float]]:
+        """(seconds, share of decoded tokens) of every kind of step with prefill, fastest first."""
         full, rest, crowd = self._shares
         scale = self.delayed_share / (full + rest)
-        kinds = [(self._mixed(self.chunk, self._prompts.full_context, 0.0), full * scale)] if full > 0 else []
+        seconds, kinds = self.service.seconds, []
+        if full > 0:
+            kinds.append((seconds(self._mixed(self.chunk, self._prompts.full_context, 0.0)), full * scale))
         for node in self.service.mix.prompt.nodes:
             _, last = self._cut(node.tokens)
             if last > 0:
                 packed = min(last * crowd, self.chunk or math.inf)
                 share = rest * scale * node.weight / self._prompts.rest
-                kinds.append((self._mixed(packed, node.tokens - last, 1.0, crowd), share))
-        # The bound is the cheapest figure to order by.
-        return sorted(kinds, key=lambda kind: self.service.bound(kind[0]))
+                kinds.append((seconds(self._mixed(packed, node.tokens - last, 1.0, crowd)), share))
+        return sorted(kinds)
 
     def itl(self, percentile: str) -> float:
-        """Inter-token latency: the step time that a share of decoded tokens waits at most, in seconds."""
+        """Inter-token latency: the step time that a share of decoded tokens waits at most, in seconds.
+
+        Each kind of mixed step stands for a stratum of prompts, so between the middles of two kinds the time
+        is interpolated; between plain and mixed steps there is nothing, and the percentile jumps.
+        """
         if percentile == "mean":
             return (1 - self.delayed_share) * self.plain_s + self.delayed_share * self.average_mixed_s
-        wanted, seen = percentile_share(percentile) - 1e-12, 1 - self.delayed_share
-        if seen >= wanted:
+        wanted, below = percentile_share(percentile) - 1e-12, 1 - self.delayed_share
+        if below >= wanted:
             return self.plain_s
-        for shape, share in self._mixed_kinds:
-            seen += share
-            if seen >= wanted:
-                return self.service.seconds(shape)
-        return self.service.seconds(self._mixed_kinds[-1][0])
+        slowest, middle = 0.0, 0.0
+        for seconds, share in self._mixed_kinds:
+            before, middle = middle, below + share / 2
+            below += share
+            if wanted <= middle:
+                if not slowest:
+                    return seconds
+                return slowest + (seconds - slowest) * (wanted - before) / (middle - before)
+            slowest = seconds
+        return slowest
 
     def tpot(self, percentile: str) -> float:
         """Time per output token of a request: mean step over the tokens it yields, spread over requests.

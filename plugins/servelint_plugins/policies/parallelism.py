@@ -475,7 +475,8 @@ def _shared(lineage: Lineage, share: float, axis: str, split: _Split, block: Blo
 
 def scheduler(config: Parallelism, scheduler: Scheduler, context: Context) -> Scheduler:
     """Say how many ranks serve sequences of their own."""
-    return evolve(scheduler, ranks=config.ranks)
+    lockstep = config.attention_ranks > 1 or ((config.expert or 1) > 1 and config.d > 1)
+    return evolve(scheduler, ranks=config.ranks, lockstep=lockstep)
 
 
 POLICY = Policy(
