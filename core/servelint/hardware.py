@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from attrs import frozen
 
+from servelint.errors import UnpricedError
 from servelint.lineage import Source
 from servelint.values import Value
 
@@ -148,13 +149,14 @@ class Accelerator(Value):
         """Return the precision an op really runs at, and its dense FLOP/s.
 
         A precision without a path of its own runs at the next wider one that has a rate; 16-bit formats
-        stand in for each other (V100 and T4 have fp16 only).
+        stand in for each other (V100 and T4 have fp16 only). UnpricedError when none has.
         """
         for name in (precision, *WIDER.get(precision, ())):
             flops = self.dense_flops.get(name)
             if flops:
                 return name, flops
-        raise KeyError(precision)
+        message = f"{self.id} has no published compute rate for {precision}, so nothing can be priced"
+        raise UnpricedError(message, ("hardware", "accelerator"))
 
     def peak(self, precision: str) -> float:
         """Return the dense FLOP/s that no kernel beats: fp16 may accumulate in fp16 where that is faster."""

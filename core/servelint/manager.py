@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pluggy
 
 from servelint import hookspecs
 from servelint.architecture import Architecture, ModelFamily
 from servelint.descriptors import Engine, Entry, LengthModel, Policy, Reporter, TraceFormat, TraceRow
+from servelint.discovery import EntryPoint, entry_points
 from servelint.errors import CatalogueError, CompositionError, PluginError, ServelintError
 from servelint.formats import Format
 from servelint.hardware import Accelerator
 from servelint.rule import Rule
 from servelint.suggest import did_you_mean
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -155,11 +153,8 @@ class Plugins:
     # Loading
 
     def _discover(self, blocked: frozenset[str]) -> None:
-        from importlib.metadata import entry_points
-
-        points = sorted(entry_points(group=hookspecs.PROJECT), key=lambda p: (p.name, p.value))
         seen: dict[str, EntryPoint] = {}
-        for point in points:
+        for point in entry_points(hookspecs.PROJECT):
             if point.name in blocked:
                 continue
             provider = _provider(point)
@@ -455,10 +450,7 @@ def _acceptable(item: object, kinds: tuple[type[Any], ...]) -> bool:
 
 
 def _provider(point: EntryPoint) -> Provider:
-    distribution = point.dist
-    if distribution is None:
-        return Provider(point.name)
-    return Provider(point.name, distribution.name, distribution.version)
+    return Provider(point.name, point.distribution, point.version)
 
 
 def _described(error: BaseException) -> str:

@@ -245,14 +245,12 @@ class Review:
         except PluginError:
             # Recorded as the plugin's fault; what it composes cannot be judged.
             return None
+        except UnpricedError as error:
+            place = "accelerator" if self.declared("hardware", "accelerator") else "datasheet"
+            self.infeasible = UnpricedError(str(error), ("hardware", place))
+            return None
         except InfeasibleError as error:
             self.infeasible = error
-            return None
-        except KeyError as error:
-            name = setup.topology.accelerator.id
-            message = f"{name} has no published compute rate for {error.args[0]}, so nothing can be priced"
-            place = "accelerator" if self.declared("hardware", "accelerator") else "datasheet"
-            self.infeasible = UnpricedError(message, ("hardware", place))
             return None
         return composition
 

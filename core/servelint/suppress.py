@@ -23,8 +23,9 @@ MOST_HINTS = 20
 DEEPEST = 20
 """No finding is at a longer key path than this; a file may have keys of any length."""
 
-_OURS = re.compile(r"#\s*servelint:")
-_COMMENT = re.compile(r"#\s*servelint:\s*ignore(-file)?\s*\[([^\]\n]*)\]\s*(.*?)\s*(?:#\s*expect.*)?$")
+# Compiled at the first comment that needs them: most specs have none.
+_OURS = r"#\s*servelint:"
+_COMMENT = r"#\s*servelint:\s*ignore(-file)?\s*\[([^\]\n]*)\]\s*(.*?)\s*(?:#\s*expect.*)?$"
 
 
 class Suppression:
@@ -58,9 +59,9 @@ class Suppressions:
         lines = document.lines
         paths: dict[int, KeyPath] | None = None
         for comment in document.spans.comments:
-            if _OURS.match(comment.text) is None:
+            if re.match(_OURS, comment.text) is None:
                 continue
-            match = _COMMENT.match(comment.text)
+            match = re.match(_COMMENT, comment.text)
             if match is None:
                 self.comments.append(Suppression(comment.span))
                 continue

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servelint.datasheet import datasheets, read_datasheet
-from servelint.errors import CatalogueError
+from servelint.errors import CatalogueError, UnpricedError
 from servelint.hardware import CUDA_RESERVE_SHARE, Accelerator, Link
 from servelint.manager import Plugins
 
@@ -109,7 +109,7 @@ def test_a_precision_falls_back_to_the_next_wider_one() -> None:
     assert made.rate("fp4") == ("fp16", 1e14)
     assert made.rate("bf16") == ("fp16", 1e14)
     assert made.rate("tf32") == ("fp32", 1e13)
-    with pytest.raises(KeyError):
+    with pytest.raises(UnpricedError, match="no published compute rate for bf16"):
         read_datasheet(sheet(compute__dense_flops={"fp8": 1e14}), "x").rate("bf16")
 
 

@@ -1,0 +1,272 @@
+"""Pricing: collectives by tier, pipelines, latencies and branches, what a bound leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from servelint.architecture import Tensor
+from servelint.cost import LinkLoad, Pricer, hbm_bytes_per_unit, link_loads
+from servelint.formats import Format
+from servelint.graph import Op, StepGraph
+from servelint.hardware import Efficiency, Link, Topology
+from servelint.lineage import Lineage, Source
+from servelint.manager import Plugins
+from servelint.resources import (
+    ActivationIO,
+    CacheIO,
+    Collective,
+    Demand,
+    HostWork,
+    Launch,
+    Matmul,
+    StateIO,
+    WeightRead,
+)
+from servelint.shapes import ONCE, TOKENS, decode
+from servelint.testing import compose, samples
+
+NOTE = Lineage("given")
+BF16 = Format("bf16", 16)
+WEIGHT = Tensor("w", "mlp", 1, "width")
+SPENT = Efficiency(0.5, 0.25, 0.8, 2e-6, {"scale_up": 10e-6, "pcie": 25e-6, "network": 40e-6}, Source("default", ""))
+SAMPLE = evolve(
+    samples.accelerator(),
+    dense_flops={"bf16": 1e12, "fp16": 1e12, "fp16_acc16": 2e12},
+    memory_bandwidth_bytes_per_s=1e9,
+    l2_bytes=0,
+    link=Link("switch", 1e8, 4),
+)
+TOPOLOGY = Topology(SAMPLE, SPENT, 16, 8, 1e7, 1e6)
+
+
+def flops(amount: float, precision: str = "bf16") -> Matmul:
+    return Matmul(amount, ONCE, "width", NOTE, precision, WEIGHT)
+
+
+def moved(amount: float) -> StateIO:
+    return StateIO(amount, ONCE, "replicated", NOTE)
+
+
+def send(amount: float, kind: Any = "send", group: int = 2, stride: int = 1) -> Collective:
+    return Collective(amount, ONCE, "replicated", NOTE, kind, group, stride)
+
+
+def chain(*demands: tuple[Demand, ...], repeats: tuple[tuple[int, ...], ...] = ()) -> StepGraph:
+    ops = [
+        Op(f"op{i}", ("tokens",) if i == 0 else (f"v{i - 1}",), (f"v{i}",), given, repeats[i] if repeats else (1,))
+        for i, given in enumerate(demands)
+    ]
+    return StepGraph(tuple(ops), stages=len(ops[0].repeats))
+
+
+STEP = decode(1.0, 0.0)
+
+
+def test_a_bound_is_the_largest_total_over_its_peak() -> None:
+    pricer = Pricer(chain((flops(3e12), moved(1e9)), (moved(4e9),)), TOPOLOGY)
+    assert pricer.bound(STEP) == 5.0
+    assert pricer.sustained_bound(STEP) == pytest.approx(max(3 / 0.25, 5 / 0.5))
+    # Each op at its own roofline, one after the other.
+    assert pricer.estimate(STEP) == pytest.approx(max(3 / 0.25, 1 / 0.5) + 4 / 0.5)
+    price = pricer.price(STEP)
+    assert price.binding_resource == "compute"
+    assert (price.flops, price.hbm_bytes, price.link_bytes) == (3e12, 5e9, 0.0)
+
+
+def test_latencies_activations_and_host_work_stay_out_of_bounds() -> None:
+    outside = (
+        ActivationIO(7e9, ONCE, "replicated", NOTE),
+        HostWork(3.0, ONCE, "replicated", NOTE),
+        Launch(1e5, ONCE, "replicated", NOTE),
+    )
+    pricer = Pricer(chain((moved(1e9), *outside)), TOPOLOGY)
+    assert pricer.bound(STEP) == pytest.approx(1.0)
+    assert pricer.sustained_bound(STEP) == pytest.approx(2.0)
+    assert pricer.estimate(STEP) == pytest.approx((1 + 7) / 0.5 + 3.0 + 1e5 * 2e-6)
+
+
+def test_one_l2_capacity_is_taken_off_the_bytes_of_a_step() -> None:
+    topology = evolve(TOPOLOGY, accelerator=evolve(SAMPLE, l2_bytes=int(4e8)))
+    graph = chain((moved(1e9),), (moved(1e9),))
+    assert Pricer(graph, topology).bound(STEP) == pytest.approx(1.6)
+    assert Pricer(graph, topology, l2_credit=False).bound(STEP) == pytest.approx(2.0)
+    assert Pricer(graph, topology).sustained_bound(STEP) == pytest.approx(3.2)
+    assert Pricer(chain((moved(1e8),)), topology).bound(STEP) == 0.0
+    # What is read is not less for it.
+    assert Pricer(graph, topology).price(STEP).hbm_bytes == 2e9
+
+
+def test_precisions_share_the_tensor_cores() -> None:
+    both = (flops(1e12), Matmul(1e12, ONCE, "width", NOTE, "fp16"))
+    assert Pricer(
+        chain(both), evolve(TOPOLOGY, accelerator=evolve(SAMPLE, dense_flops={"bf16": 1e12, "fp16": 4e12}))
+    ).bound(STEP) == pytest.approx(1.25)
+
+
+def test_only_a_bound_may_accumulate_in_fp16() -> None:
+    pricer = Pricer(chain((flops(1e12, "fp16"),)), TOPOLOGY)
+    assert pricer.bound(STEP) == pytest.approx(0.5)
+    assert pricer.sustained_bound(STEP) == pytest.approx(1 / 0.25)
+    price = pricer.price(STEP)
+    assert (price.bound_s, price.sustained_bound_s) == (pricer.bound(STEP), pricer.sustained_bound(STEP))
+    assert Pricer(chain((flops(1e12),)), TOPOLOGY).bound(STEP) == pytest.approx(1.0)
+
+
+def loads(kind: str, group: int, stride: int = 1, topology: Topology = TOPOLOGY) -> list[tuple[str, float, float]]:
+    return [(h.tier, h.floor, h.algorithm) for h in link_loads(send(1.0, kind, group, stride), topology)]
+
+
+def test_an_all_reduce_brings_every_rank_one_message_at_least() -> None:
+    assert loads("all_reduce", 4) == [("scale_up", 1.0, 1.5)]
+    assert loads("all_reduce", 2) == [("scale_up", 1.0, 1.0)]
+    assert loads("all_reduce", 1) == []
+
+
+def test_an_all_reduce_across_tiers_is_hierarchical() -> None:
+    assert loads("all_reduce", 8) == [("scale_up", 0.75, 1.5), ("pcie", 0.25, 0.25)]
+    three = loads("all_reduce", 16)
+    assert three == [("scale_up", 0.75, 1.5), ("pcie", 0.125, 0.25), ("network", 0.125, 0.125)]
+    assert sum(floor for _, floor, _ in three) == 1.0
+    assert loads("all_reduce", 4, 4) == [("pcie", 0.5, 1.0), ("network", 0.5, 0.5)]
+
+
+def test_reduction_in_the_network_moves_the_message_once() -> None:
+    link = evolve(SAMPLE.link, in_network_reduction=True)
+    topology = evolve(TOPOLOGY, accelerator=evolve(SAMPLE, link=link))
+    assert loads("all_reduce", 4, topology=topology) == [("scale_up", 1.0, 1.0)]
+    # Not on tiers that do not declare it.
+    assert loads("all_reduce", 4, 4, topology=topology) == [("pcie", 0.5, 1.0), ("network", 0.5, 0.5)]
+
+
+def test_an_all_gather_brings_all_parts_but_the_own() -> None:
+    assert loads("all_gather", 4) == [("scale_up", 0.75, 0.75)]
+    assert loads("all_gather", 8) == [("scale_up", 0.75, 0.75), ("pcie", 0.125, 0.5)]
+
+
+def test_all_to_all_and_send_cross_the_slowest_tier() -> None:
+    assert loads("all_to_all", 4) == [("scale_up", 1.0, 1.0)]
+    # Of 15 peers 8 are in the other node: no algorithm sends less between nodes.
+    assert loads("all_to_all", 16) == [("network", 8 / 15, 1.0)]
+    assert loads("send", 2, 8) == [("network", 1.0, 1.0)]
+
+
+def test_links_are_priced_at_the_tier_that_they_cross() -> None:
+    pricer = Pricer(chain((send(1e6, group=2),), (send(1e6, group=2, stride=4),), (send(1e6, stride=8),)), TOPOLOGY)
+    assert pricer.bound(STEP) == pytest.approx(1.0)
+    assert pricer.price(STEP).resources == ("compute", "hbm", "link:scale_up", "link:pcie", "link:network")
+    assert pricer.price(STEP).binding_resource == "link:network"
+    latencies = 10e-6 + 25e-6 + 40e-6
+    assert pricer.estimate(STEP) == pytest.approx((0.01 + 0.1 + 1.0) / 0.8 + latencies)
+    assert pricer.price(STEP).link_bytes == 3e6
+
+
+def test_a_pair_in_a_mesh_has_one_link(plugins: Plugins) -> None:
+    mi300x = Topology(plugins.accelerators.get("amd/mi300x-oam-192gb"), SPENT, 8)
+    pair, whole = (link_loads(send(1.0, "all_reduce", n), mi300x)[0].bytes_per_s for n in (2, 8))
+    assert pair == pytest.approx(64e9)
+    assert whole == pytest.approx(448e9)
+
+
+def test_latency_counts_collectives() -> None:
+    (load,) = link_loads(send(1.0), TOPOLOGY)
+    assert load == LinkLoad("scale_up", 1e8, 1.0, 1.0, 10e-6)
+    twice = evolve(send(0.0), count=2.0)
+    assert Pricer(chain((twice,)), TOPOLOGY).estimate(STEP) == pytest.approx(20e-6)
+
+
+def test_a_branch_hides_behind_the_longer_one() -> None:
+    forward = Op("forward", ("tokens",), ("logits",), (moved(1e9),))
+    mask = Op("mask", ("schemas",), ("bits",), (HostWork(0.5, ONCE, "replicated", NOTE),))
+    apply = Op("apply", ("logits", "bits"), ("out",), (HostWork(0.25, ONCE, "replicated", NOTE),))
+    assert Pricer(StepGraph((forward, mask, apply)), TOPOLOGY).estimate(STEP) == pytest.approx(2.25)
+    slow = evolve(mask, demands=(HostWork(3.0, ONCE, "replicated", NOTE),))
+    assert Pricer(StepGraph((forward, slow, apply)), TOPOLOGY).estimate(STEP) == pytest.approx(3.25)
+    after = evolve(mask, inputs=("logits",))
+    assert Pricer(StepGraph((forward, after, apply)), TOPOLOGY).estimate(STEP) == pytest.approx(2.75)
+
+
+def piped(micro_batches: int = 2, ranks: int = 1, l2: float = 0.0) -> Pricer:
+    """Two stages, of 3 GB and 1 GB of weights, and 1 GB a token on the second."""
+    weights = WeightRead(5e8, ONCE, "width", NOTE, WEIGHT, BF16)
+    tokens = StateIO(1e9, TOKENS.on_fullest_rank(ranks), "replicated", NOTE)
+    graph = chain((weights,), (tokens,), repeats=((3, 1), (0, 1)))
+    graph = evolve(graph, micro_batches=micro_batches, ranks=ranks)
+    return Pricer(graph, evolve(TOPOLOGY, accelerator=evolve(SAMPLE, l2_bytes=int(l2))))
+
+
+def test_one_sequence_walks_through_all_stages() -> None:
+    assert piped().bound(decode(1.0, 0.0)) == pytest.approx(3 + 1 + 1)
+
+
+def test_micro_batches_read_weights_again() -> None:
+    # Two micro-batches: the first stage reads its weights twice; the walk of one is 3 + 2.
+    assert piped().bound(decode(2.0, 0.0)) == pytest.approx(max(2 * 3, 2 * (1 + 1), 3 + 2))
+    # Of ten sequences each has five: the second stage is the busier one.
+    assert piped().bound(decode(10.0, 0.0)) == pytest.approx(max(2 * 3, 2 * (1 + 5), 3 + 6))
+    assert piped(4).bound(decode(3.0, 0.0)) == pytest.approx(max(3 * 3, 3 * 2, 3 + 2))
+
+
+def test_a_device_takes_the_l2_off_its_own_step() -> None:
+    # Once for both micro-batches of the busiest stage, once on each device of the walk.
+    assert piped(l2=5e8).bound(decode(2.0, 0.0)) == pytest.approx(max(2 * 3 - 0.5, 3 + 2 - 1))
+    assert piped(l2=5e8).bound(decode(1.0, 0.0)) == pytest.approx(5 - 1)
+
+
+def test_ranks_need_a_sequence_each_for_a_micro_batch() -> None:
+    # Two sequences on two ranks are one micro-batch, three are two, the fullest of one sequence a rank.
+    assert piped(ranks=2).bound(decode(2.0, 0.0)) == pytest.approx(3 + 2)
+    assert piped(ranks=2).bound(decode(3.0, 0.0)) == pytest.approx(max(2 * 3, 3 + 2))
+
+
+def test_estimates_of_stages_follow_the_same_schedule() -> None:
+    assert piped().estimate(decode(2.0, 0.0)) == pytest.approx(2 * 6 / 1)
+    assert piped().estimate(decode(1.0, 0.0)) == pytest.approx(5 / 0.5)
+
+
+def test_breakdown_and_amounts_name_every_op() -> None:
+    graph = chain((flops(1e12), moved(1e9), ActivationIO(5.0, ONCE, "replicated", NOTE)), (send(1e6),))
+    graph = graph.with_op(evolve(graph.op("op0"), repeats=(3,)))
+    first, second = Pricer(graph, TOPOLOGY).breakdown(STEP)
+    assert (first.name, first.instances) == ("op0", 3)
+    assert (first.flops, first.hbm_bytes, first.activation_bytes) == (3e12, 3e9, 15.0)
+    assert first.seconds == pytest.approx(3 / 0.25)
+    assert (second.link_bytes, second.flops) == (1e6, 0.0)
+    assert Pricer(graph, TOPOLOGY).amounts(STEP) == [[1e12, 1e9, 5.0], [1e6]]
+
+
+def test_what_cannot_be_priced_is_an_error() -> None:
+    class Unknown(Demand):
+        pass
+
+    with pytest.raises(TypeError, match="op0 carries a demand that cost does not know: Unknown"):
+        Pricer(chain((Unknown(1.0, ONCE, "replicated", NOTE),)), TOPOLOGY)
+    with pytest.raises(ValueError, match="needs a format"):
+        hbm_bytes_per_unit(CacheIO(1.0, ONCE, "replicated", NOTE))
+    assert hbm_bytes_per_unit(CacheIO(3.0, ONCE, "replicated", NOTE, BF16)) == 6.0
+    assert hbm_bytes_per_unit(flops(1.0)) == 0.0
+
+
+def test_arrays_bind_where_each_point_does() -> None:
+    per_token = Matmul(1e12, TOKENS, "width", NOTE, "bf16", WEIGHT)
+    pricer = Pricer(chain((moved(8e9), per_token)), TOPOLOGY)
+    price = pricer.price(decode(np.array([1.0, 2.0, 100.0]), 0.0))
+    assert [price.resources[int(i)] for i in np.asarray(price.binding)] == ["hbm", "hbm", "compute"]
+    assert np.allclose(price.bound_s, [8.0, 8.0, 100.0])
+
+
+def test_a_grid_of_points_broadcasts(plugins: Plugins) -> None:
+    spec = '[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\ndevices = 2\n[model]\nid = "Qwen/Qwen3-30B-A3B"\n'
+    pricer = compose(spec, plugins).pricer
+    batch, context = np.array([1.0, 7.0, 64.0]).reshape(-1, 1), np.array([[0.0, 100.0, 9000.0, 30_000.0]])
+    grid = pricer.price(decode(batch, context))
+    assert np.broadcast(grid.bound_s, grid.estimate_s).shape == (3, 4)
+    for i in range(3):
+        for j in range(4):
+            one = pricer.price(decode(float(batch[i, 0]), float(context[0, j])))
+            for name in ("bound_s", "sustained_bound_s", "estimate_s", "floor_s", "hbm_bytes"):
+                whole = np.broadcast_to(getattr(grid, name), (3, 4))
+                assert float(whole[i, j]) == pytest.approx(getattr(one, name), rel=1e-12)

@@ -1,0 +1,113 @@
+"""The step graph: composed by names, refused when it does not compose, exported."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from attrs import evolve
+
+from servelint.errors import GraphError
+from servelint.graph import Op, StepGraph, demands_of
+from servelint.layout import launch
+from servelint.lineage import Lineage
+from servelint.manager import Plugins
+from servelint.resources import HostWork, Launch, Matmul
+from servelint.shapes import ONCE, decode
+from servelint.testing import compose
+
+
+def op(name: str, inputs: str, outputs: str, seconds: float = 0.0, repeats: tuple[int, ...] = (1,)) -> Op:
+    work = HostWork(seconds, ONCE, "replicated", Lineage("given"))
+    return Op(name, tuple(inputs.split()), tuple(outputs.split()), (work,), repeats, origin=f"plugin {name}")
+
+
+CHAIN = StepGraph((op("a", "tokens", "x"), op("b", "x", "y"), op("c", "x y", "z")))
+
+
+def test_edges_follow_from_names() -> None:
+    assert CHAIN.predecessors == ((), (0,), (0, 1))
+    assert CHAIN.order == (0, 1, 2)
+    assert [o.name for o in StepGraph(tuple(reversed(CHAIN.ops))).ops] == ["c", "b", "a"]
+    backwards = StepGraph(tuple(reversed(CHAIN.ops)))
+    assert [backwards.ops[i].name for i in backwards.order] == ["a", "b", "c"]
+
+
+def test_two_producers_of_one_value_are_named() -> None:
+    graph = StepGraph((op("a", "tokens", "x"), op("b", "tokens", "x")))
+    with pytest.raises(GraphError, match=r"'x' is produced by both 'a' \(plugin a\) and 'b' \(plugin b\)"):
+        _ = graph.predecessors
+
+
+def test_a_value_that_nothing_produces_is_named() -> None:
+    with pytest.raises(GraphError, match=r"'b' \(plugin b\) reads 'x'"):
+        _ = StepGraph((op("b", "x", "y"),)).order
+
+
+def test_a_cycle_is_named() -> None:
+    graph = StepGraph((op("a", "y", "x"), op("b", "x", "y")))
+    with pytest.raises(GraphError, match="cycle: (a -> b -> a|b -> a -> b)"):
+        _ = graph.order
+
+
+def test_an_unknown_op_is_an_error_that_lists_those_there_are() -> None:
+    with pytest.raises(GraphError, match="no operation named 'd'.*a, b, c"):
+        CHAIN.op("d")
+    with pytest.raises(GraphError, match="no operation named 'd'"):
+        CHAIN.inserted_after("d", op("n", "", ""))
+    with pytest.raises(GraphError, match="no operation named 'd'"):
+        CHAIN.with_op(op("d", "tokens", "w"))
+
+
+def test_an_inserted_op_comes_between() -> None:
+    graph = CHAIN.inserted_after("a", op("n", "", "extra"))
+    names = [o.name for o in graph.ops]
+    before = {names[i]: {names[j] for j in p} for i, p in enumerate(graph.predecessors)}
+    assert before == {"a": set(), "n": {"a"}, "b": {"n"}, "c": {"n", "b"}}
+    # A second one comes between the first and what it was put before.
+    twice = graph.inserted_after("a", op("m", "", ""))
+    names = [o.name for o in twice.ops]
+    assert {names[j] for j in twice.predecessors[names.index("n")]} == {"m"}
+
+
+def test_replaced_and_added_ops() -> None:
+    replaced = CHAIN.with_op(op("b", "x", "y", 5.0))
+    assert replaced.op("b").demands[0].coefficient == 5.0
+    assert replaced.op("a") is CHAIN.op("a")
+    assert [o.name for o in CHAIN.with_ops(op("d", "z", "w")).ops] == ["a", "b", "c", "d"]
+
+
+def test_mapping_keeps_what_does_not_change() -> None:
+    assert CHAIN.mapped(lambda o, d: d).ops[0] is CHAIN.ops[0]
+    doubled = CHAIN.mapped(lambda o, d: evolve(d, coefficient=7.0) if o.name == "b" else d)
+    assert [o.demands[0].coefficient for o in doubled.ops] == [0.0, 7.0, 0.0]
+    assert doubled.ops[0] is CHAIN.ops[0]
+
+
+def test_demands_by_kind(plugins: Plugins) -> None:
+    graph = compose(
+        '[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n[model]\nid = "openai-community/gpt2"\n', plugins
+    ).graph
+    assert {type(d) for _, d in demands_of(graph, Matmul, Launch)} == {Matmul, Launch}
+    everything = list(demands_of(graph))
+    assert len(everything) == sum(len(o.demands) for o in graph.ops)
+
+
+def test_counts_over_stages() -> None:
+    assert op("a", "tokens", "x", repeats=(3, 4)).count == 7
+    assert launch(3.0).coefficient == 3.0
+
+
+def test_networkx_measures_the_path_that_the_estimate_takes(plugins: Plugins) -> None:
+    composition = compose(
+        '[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\ndevices = 2\n[model]\nid = "Qwen/Qwen3-8B"\n'
+        '[policy.constrained_decoding]\nbackend = "any"\nmask = "2 ms"\noverlap = true\n',
+        plugins,
+    )
+    shape = decode(16.0, 2000.0)
+    pricer = composition.pricer
+    seconds = {row.name: float(row.seconds) for row in pricer.breakdown(shape)}
+    graph = composition.graph.to_networkx(lambda o: seconds[o.name])
+    assert nx.is_directed_acyclic_graph(graph)
+    assert set(graph.nodes) == {o.name for o in composition.graph.ops} | {"end"}
+    assert nx.dag_longest_path_length(graph) == pytest.approx(pricer.estimate(shape), rel=1e-12)
+    assert "weight" not in next(iter(composition.graph.to_networkx().edges(data=True)))[2]
