@@ -159,7 +159,8 @@ def test_links_are_priced_at_the_tier_that_they_cross() -> None:
     assert pricer.bound(STEP) == pytest.approx(1.0)
     assert pricer.price(STEP).resources == ("compute", "hbm", "link:scale_up", "link:pcie", "link:network")
     assert pricer.price(STEP).binding_resource == "link:network"
-    latencies = 10e-6 + 25e-6 + 40e-6
+    # The two peers of the PCIe tree take turns.
+    latencies = 10e-6 + 2 * 25e-6 + 40e-6
     assert pricer.estimate(STEP) == pytest.approx((0.01 + 0.1 + 1.0) / 0.8 + latencies)
     assert pricer.price(STEP).link_bytes == 3e6
 

@@ -449,7 +449,7 @@ def seconds_by_resource(op: Op, topology: Topology, shape: StepShape) -> dict[st
             for load in link_loads(demand, topology):
                 moved = units * load.algorithm / (efficiency.link * load.bytes_per_s)
                 by_tier[load.tier] = by_tier.get(load.tier, 0.0) + moved
-                seconds["latency"] += load.latency_s * demand.count
+                seconds["latency"] += load.latency_s * demand.count * float(demand.launches.count(shape))
         else:
             seconds["memory"] += units / (efficiency.memory * accelerator.memory_bandwidth_bytes_per_s)
     seconds["link"] = max(by_tier.values(), default=0.0)

@@ -17,12 +17,16 @@ Z = (-3.09, -2.33, -1.645, -1.282, -0.674, 0.0, 0.674, 1.282, 1.645, 1.96, 2.326
 
 
 def quantile_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
-    """Knots of a quantile table; the ends continue the slope of the nearest two quantiles.
+    """Knots of a quantile table; a lower end continues the slope of the first two quantiles.
 
     The upper end is not extrapolated beyond the largest quantile that is given: a tail that nobody declared
     is not invented. The lower end is, so that a median and a p99 do not make the median the shortest length.
+    One quantile beside a mean fixes a lognormal; with more of them the mean adds nothing.
     """
     points = sorted((QUANTILES[name], max(float(x), 1.0)) for name, x in values.items() if name in QUANTILES)
+    inner = [(p, x) for p, x in points if 0.0 < p < 1.0]
+    if "mean" in values and len(inner) == 1:
+        return _fitted(max(values["mean"], 1.0), *inner[0], values)
     first = points[0]
     if first[0] > 0.0 and len(points) > 1 and points[1][1] > first[1]:
         second = points[1]
@@ -31,11 +35,33 @@ def quantile_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]
     return points
 
 
+def _fitted(mean: float, p: float, quantile: float, values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
+    """The lognormal with a mean and one quantile: ln(quantile / mean) = z sigma - sigma^2 / 2.
+
+    Where no lognormal has both, sigma = z comes nearest: it stretches the quantile most from the mean.
+    """
+    z, ratio = _normal_quantile(p), math.log(quantile / mean)
+    root = z * z - 2 * ratio
+    sigma = abs(z) if root < 0 else min((s for s in (z - math.sqrt(root), z + math.sqrt(root)) if s >= 0), default=0.0)
+    return _lognormal(math.log(mean) - sigma * sigma / 2, sigma, values)
+
+
+def _normal_quantile(p: float) -> float:
+    low, high = -8.0, 8.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 * (1 + math.erf(middle / math.sqrt(2))) < p else (low, middle)
+    return (low + high) / 2
+
+
 def lognormal_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
     """Knots of a lognormal with the given mean and standard deviation, cut at min and max."""
     mean, std = max(values["mean"], 1.0), values["std"]
     variance = math.log(1 + (std / mean) ** 2)
-    mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
+    return _lognormal(math.log(mean) - variance / 2, math.sqrt(variance), values)
+
+
+def _lognormal(mu: float, sigma: float, values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
     low, high = values.get("min", 1.0), values.get("max", math.inf)
     points = []
     for z in Z:

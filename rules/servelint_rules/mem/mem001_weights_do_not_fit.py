@@ -20,7 +20,8 @@ class WeightsDoNotFit(Rule):
     What it checks
     --------------
     On the fullest device: the weight shard in its stored format with scales, draft weights, runtime context,
-    graphs and peak activations, against visible memory times utilization.
+    graphs and peak activations, against visible memory times utilization. A declared size of the KV cache must
+    fit beside the weights too.
 
     Why it is bad
     -------------
@@ -47,6 +48,20 @@ class WeightsDoNotFit(Rule):
     severity = Severity.ERROR
     questions = ("why did it run out of memory", "does it start")
     failing = (
+        Case(
+            "a declared cache that does not fit beside the weights",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.kv_cache]
+memory_bytes = "70 GB" # expect: MEM001
+""",
+            flip=("policy.kv_cache.memory_bytes", '"68 GB"'),
+        ),
         Case(
             "70B in 16 bit on one H100",
             """\
@@ -89,6 +104,19 @@ decode = { tensor = 4 }
     )
     passing = (
         Case(
+            "a declared cache that fits beside the weights",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.kv_cache]
+memory_bytes = "60 GB"
+""",
+        ),
+        Case(
             "70B in 16 bit on four",
             """\
 servelint = 1
@@ -120,8 +148,33 @@ max_model_len = 8192
             yield Lacks("a composed deployment")
             return
         for pool, side in sides(review.composition):
-            if side.memory.fit(side.memory.tightest).left <= 0:
+            fit, declared = side.memory.fit(side.memory.tightest), side.memory.cache_bytes
+            if fit.left <= 0:
                 yield self._finding(review, pool, side)
+            elif declared is not None and fit.weights + declared > side.memory.visible:
+                yield self._cache(review, side, declared)
+
+    def _cache(self, review: Review, side: Composition, declared: float) -> Finding:
+        memory = side.memory
+        fit = memory.fit(memory.tightest)
+        room = memory.visible - fit.weights - fit.reserves
+        path = ("policy", "kv_cache", "memory_bytes")
+        return Finding(
+            path,
+            f"a KV cache of {size(declared)} is declared, and beside {size(fit.weights)} of weights a device has "
+            f"{size(memory.visible)} in all",
+            equation=(
+                f"weights {size(fit.weights)} + cache {size(declared)} = {size(fit.weights + declared)} > "
+                f"{size(memory.visible)} visible"
+            ),
+            inputs=(
+                review.input("KV cache", declared, "B", *path),
+                Input("weights per device", fit.weights, "B", review.source("model", "id")),
+                *memory.budget_lineage.inputs[:1],
+            ),
+            help=f"set it to at most {size(max(room, 0.0))}, or leave it out: the engine takes what is left",
+            related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
+        )
 
     def _finding(self, review: Review, pool: str, side: Composition) -> Finding:
         memory = side.memory

@@ -51,6 +51,21 @@ class MissingInput(Rule):
     questions = ("is the spec complete", "is the spec valid")
     failing = (
         Case(
+            "launch arguments that nobody reads",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+env = { VLLM_USE_V1 = "1" } # expect: SPEC005
+""",
+            # An empty table is no argument.
+            flip=("engine.env", "{}"),
+        ),
+        Case(
             "a part without a published compute rate",
             """\
 servelint = 1
@@ -191,6 +206,16 @@ itl = { p99 = "80 ms" }
             yield from _growth(review)
         for path, claim in review.claims:
             yield from _claim(review, path, claim)
+        for key in UNREAD:
+            if getattr(review.deployment.engine, key):
+                yield Finding(
+                    ("engine", key),
+                    f"engine.{key} is not read: what is checked are the policies of this spec, with the engine's "
+                    "defaults for what they leave out",
+                    help="state in the policies what the launch arguments set",
+                    severity=Severity.INFO,
+                    confidence="high",
+                )
         if review.composition is None and isinstance(review.infeasible, UnpricedError):
             yield Finding(
                 review.infeasible.path,
@@ -199,6 +224,10 @@ itl = { p99 = "80 ms" }
                 severity=Severity.INFO,
                 confidence="high",
             )
+
+
+UNREAD = ("args", "args_from", "env")
+"""Launch arguments of the engine: they decide what runs, and no reader for them is there yet."""
 
 
 def _growth(review: Review) -> Iterator[Finding]:

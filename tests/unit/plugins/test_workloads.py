@@ -81,3 +81,14 @@ def test_a_mean_with_a_maximum_is_not_the_maximum() -> None:
     assert lengths.quantile(0.99) == 500
     assert lengths.quantile(1.0) == 8000
     assert lengths.mean == pytest.approx(500, rel=0.01)
+
+
+def test_one_quantile_beside_a_mean_fixes_a_lognormal() -> None:
+    lengths = Lengths(quantile_knots({"mean": 200, "p99": 1000}))
+    assert lengths.quantile(0.99) == pytest.approx(1000, rel=0.02)
+    assert lengths.mean == pytest.approx(200, rel=0.03)
+    median = Lengths(quantile_knots({"mean": 200, "p50": 150}))
+    assert median.quantile(0.5) == pytest.approx(150, rel=0.01)
+    assert median.mean == pytest.approx(200, rel=0.03)
+    # No lognormal has a mean of 1500 and a p99 of 1000; nothing breaks.
+    assert Lengths(quantile_knots({"mean": 1500, "p99": 1000})).mean > 0

@@ -1,0 +1,156 @@
+"""The memory ledger: what stands on a device, what is left, how many tokens and sequences that holds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from attrs import evolve
+
+from servelint.architecture import Attention, Experts, Indexer, LatentAttention, LinearState, Tensor
+from servelint.formats import Format
+from servelint.layout import Formats
+from servelint.lineage import Lineage
+from servelint.manager import Plugins
+from servelint.memory import Cache, MemoryLedger, Reserve, State, Weights, lay
+from servelint.testing import compose, samples
+
+NOTE = Lineage("given")
+BF16, FP8 = Format("bf16", 16), Format("fp8", 8)
+TENSOR = Tensor("w", "mlp", 100, "width")
+
+
+def weights(params: float, repeats: tuple[int, ...] = (1,)) -> Weights:
+    return Weights("b.w", "b", TENSOR, params, BF16, repeats, NOTE)
+
+
+def cache(
+    elements: float, repeats: tuple[int, ...] = (1,), held: int = 0, shards: int = 1, extra: float = 0.0
+) -> Cache:
+    return Cache("b", elements, BF16, repeats, "kv_heads", NOTE, extra, held, shards)
+
+
+def ledger(
+    *weights: Weights, caches: tuple[Cache, ...] = (), states: tuple[State, ...] = (), **more: object
+) -> MemoryLedger:
+    return MemoryLedger(weights, caches, states, 1000.0, 900.0, NOTE, **more)  # type: ignore[arg-type]
+
+
+def test_what_is_left_is_the_budget_less_weights_and_reserves() -> None:
+    held = ledger(weights(100), weights(50)).with_reserve(Reserve("graphs", 60.0, NOTE))
+    assert held.fit(0) == (900.0, 300.0, 60.0)
+    assert held.fit(0).left == 540.0
+    assert held.cache_left(0) == 540.0
+    assert ledger(weights(1000)).fit(0).left == -1100.0
+    assert ledger(weights(1000)).cache_left(0) == 0.0
+    assert evolve(held, cache_bytes=77.0).cache_left(0) == 77.0
+
+
+def test_the_tightest_stage_decides() -> None:
+    staged = ledger(weights(100, (1, 3)), caches=(cache(1.0, (4, 1)),), stages=2)
+    assert staged.tightest == 1
+    assert staged.weights_bytes == 600.0
+    assert [staged.sequence_bytes(10, s) for s in (0, 1)] == [80.0, 20.0]
+    assert staged.bytes_per_token() == 8.0
+    assert staged.bytes_per_token(1) == 2.0
+    # 700 B for 80 B a sequence, 300 B for 20 B: the first stage decides here.
+    assert staged.resident_sequences(10) == 8
+    assert staged.capacity_tokens(10) == 87
+
+
+def test_sequences_take_whole_pages() -> None:
+    paged = ledger(caches=(cache(1.0),), page_size=16)
+    assert [paged.paged(n) for n in (0, 1, 16, 17)] == [0, 16, 16, 32]
+    assert paged.sequence_bytes(17, 0) == 64.0
+    assert paged.resident_sequences(17) == 14
+    assert paged.capacity_tokens(17) == 448
+    assert paged.capacity_tokens(17) % 16 == 0
+
+
+def test_windows_stop_growing_and_state_does_not_grow() -> None:
+    hybrid = ledger(
+        caches=(cache(1.0), cache(2.0, held=10, extra=1.0)), states=(State("s", 7.0, (2,), NOTE),), page_size=1
+    )
+    assert [hybrid.sequence_bytes(n, 0) for n in (0, 10, 1000)] == [14.0, 14 + 20 + 50, 14 + 2000 + 50]
+    assert hybrid.bytes_per_token() == 2.0 + 5.0
+
+
+def test_shards_and_ranks() -> None:
+    assert cache(8.0, shards=4, extra=8.0).bytes_per_token == 6.0
+    ranked = ledger(caches=(cache(1.0),), ranks=3)
+    assert ranked.resident_per_rank(10) == 45
+    assert ranked.resident_sequences(10) == 135
+
+
+def test_an_exact_fit_fits() -> None:
+    third = ledger(caches=(cache(0.1),))
+    assert third.resident_sequences(900 / 0.2 / 3) == 3
+
+
+def test_nothing_to_hold_is_no_limit() -> None:
+    assert math.isinf(ledger().resident_per_rank(100))
+    assert ledger().resident_sequences(100) == 10**9
+    assert ledger().capacity_tokens(100) == 10**12
+
+
+def test_mapping() -> None:
+    whole = ledger(weights(10), caches=(cache(1.0),), states=(State("s", 4.0, (1,), NOTE),))
+    changed = whole.mapped(
+        weights=lambda w: evolve(w, format=FP8),
+        caches=lambda c: evolve(c, elements=3.0),
+        states=lambda s: evolve(s, bytes=1.0),
+    )
+    assert (changed.weights_bytes, changed.sequence_bytes(1, 0)) == (10.0, 7.0)
+    assert whole.mapped() == whole
+
+
+def test_a_laid_ledger_holds_the_model() -> None:
+    layers = range(4)
+    window = Attention(8, 2, 64, 64, window=256)
+    latent = LatentAttention(8, 128, 32, 64, 64, Indexer(4, 128, 2048, 132.0))
+    blocks = (
+        samples.attention_block("swa", (0, 1), 512, window),
+        samples.latent_block("mla", (2,), 512, latent),
+        samples.state_block("ssm", (3,), 512, 1024, LinearState(1000, 50)),
+        samples.expert_block("moe", layers, 512, 256, Experts(8, 2), 128),
+    )
+    model = samples.model(512, 1000, blocks, positions=64)
+    vision = Tensor("vision", "vision", 12_345, "replicated")
+    drafts = Tensor("mtp", "mtp", 999, "replicated")
+    model = evolve(model, extras=(vision, drafts))
+    held = lay(model, Formats(BF16, FP8, FP8, ("routed_experts",)), 1e9, NOTE)
+    routed = 4 * 3 * 512 * 256 * 8
+    # Towers are loaded with the model, heads for drafting only where they are used.
+    assert held.weights_bytes == 2 * (model.params_total - 999 - routed) + routed
+    assert {w.name for w in held.weights} >= {
+        "embed_tokens",
+        "positions",
+        "lm_head",
+        "final_norm",
+        "vision",
+        "moe.router",
+    }
+    assert held.sequence_bytes(10_000, 0) == 2 * 256 * 256 + 10_000 * (160 + 132) + 1000 * 4 + 50 * 2
+    assert (held.visible, held.budget) == (1e9, 1e9)
+
+
+def test_a_tied_table_is_held_once() -> None:
+    block = samples.dense_block("mlp", (0,), 64, 64)
+    tied, untied = (samples.model(64, 1000, (block,), tied=t) for t in (True, False))
+    formats = Formats(BF16, BF16)
+    assert lay(untied, formats, 1, NOTE).weights_bytes - lay(tied, formats, 1, NOTE).weights_bytes == 2 * 64 * 1000
+
+
+@pytest.mark.parametrize(
+    ("model", "context", "tokens"),
+    [("meta-llama/Llama-3.1-8B", 8192, 131_072.0), ("google/gemma-3-27b-it", 131_072, None)],
+)
+def test_capacity_is_what_fits(plugins: Plugins, model: str, context: int, tokens: float | None) -> None:
+    spec = f'[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n[model]\nid = "{model}"\n'
+    held = compose(spec, plugins).memory
+    each = held.sequence_bytes(context, 0)
+    if tokens is not None:
+        assert each == tokens * context
+    left = held.cache_left(0)
+    assert held.resident_sequences(context) == left // each
+    assert left / each * context - held.page_size < held.capacity_tokens(context) <= left / each * context

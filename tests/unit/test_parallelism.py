@@ -1,0 +1,273 @@
+"""Parallelism: what each degree divides, which collectives it adds, what cannot be laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from servelint.architecture import Architecture, Attention, Experts, LatentAttention, Tensor
+from servelint.composition import Composition
+from servelint.errors import InfeasibleError
+from servelint.manager import Plugins
+from servelint.resources import CacheIO, Collective, Matmul, WeightRead
+from servelint.shapes import StepShape, decode
+from servelint.testing import compose, samples
+from servelint_plugins.policies.parallelism import Parallelism, devices, stage_layers
+
+HIDDEN, LAYERS, HEADS, KV_HEADS, DIM, WIDTH, VOCABULARY = 1024, 8, 16, 4, 64, 4096, 32_000
+STEP = decode(8.0, 1000.0)
+
+
+def dense(**more: Any) -> Architecture:
+    layers = range(LAYERS)
+    mixer = Attention(HEADS, KV_HEADS, DIM, DIM)
+    blocks = (
+        samples.attention_block("attn", layers, HIDDEN, mixer),
+        samples.dense_block("mlp", layers, HIDDEN, WIDTH),
+    )
+    return samples.model(HIDDEN, VOCABULARY, blocks, **more)
+
+
+def sparse() -> Architecture:
+    layers = range(LAYERS)
+    latent = LatentAttention(HEADS, 256, 64, 64, 64)
+    blocks = (
+        samples.latent_block("attn", layers, HIDDEN, latent),
+        samples.dense_block("mlp", (0,), HIDDEN, WIDTH),
+        samples.expert_block("moe", range(1, LAYERS), HIDDEN, 512, Experts(16, 2), 512),
+    )
+    return samples.model(HIDDEN, VOCABULARY, blocks)
+
+
+def composed(plugins: Plugins, model: Architecture, hardware: str = "", **degrees: Any) -> Composition:
+    table = "".join(f"{name} = {value}\n" for name, value in degrees.items())
+    spec = f'[hardware]\naccelerator = "any"\n{hardware}[model]\nid = "any"\n[policy.parallelism]\n{table}'
+    return compose(spec, plugins, architecture=model, accelerator=samples.accelerator())
+
+
+def demand(composition: Composition, op: str, kind: type, tensor: str = "") -> float:
+    found = [
+        d.coefficient
+        for d in composition.graph.op(op).demands
+        if isinstance(d, kind) and not getattr(d, "write", False) and (not tensor or d.tensor.name == tensor)
+    ]
+    return sum(found)
+
+
+def collectives(composition: Composition, shape: StepShape = STEP) -> dict[str, list[tuple[str, float, int, int]]]:
+    """Per op: kind, bytes of one instance, group and stride of every collective."""
+    return {
+        op.name: found
+        for op in composition.graph.ops
+        if (found := [
+            (d.kind, d.coefficient * float(d.feature.count(shape)), d.group, d.stride)
+            for d in op.demands
+            if isinstance(d, Collective)
+        ])
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("degrees", "needed"),
+    [
+        ({}, None),
+        ({"expert": 4}, None),
+        ({"tensor": 4}, 4),
+        ({"tensor": 2, "pipeline": 3}, 6),
+        ({"data": 4}, 4),
+        ({"tensor": 4, "context": 2}, 4),
+        ({"context": 2}, 2),
+        ({"tensor": 2, "context": 4}, 8),
+        # Each attention group has one device, so that context needs more of them.
+        ({"tensor": 2, "attention_data": 2, "context": 2}, 4),
+    ],
+)
+def test_devices_that_the_degrees_need(degrees: dict[str, int], needed: int | None) -> None:
+    assert devices(Parallelism(**degrees)) == needed
+
+
+@pytest.mark.parametrize(
+    ("degrees", "message"),
+    [
+        ({"tensor": 4, "attention_data": 3}, "attention_data 3 does not divide tensor 4"),
+        ({"pipeline": 9}, "pipeline 9 is more than the 8 layers"),
+        ({"pipeline": 2, "pipeline_layers": [3, 4]}, "2 stages with 7 layers; 2 stages with 8 layers in all"),
+        ({"pipeline": 3, "pipeline_layers": [4, 4]}, "2 stages with 8 layers; 3 stages"),
+        ({"tensor": 4, "expert": 3}, "expert 3 does not divide the 4 devices"),
+    ],
+)
+def test_degrees_that_cannot_be_laid_out(plugins: Plugins, degrees: dict[str, Any], message: str) -> None:
+    with pytest.raises(InfeasibleError, match=message):
+        composed(plugins, dense(), **degrees)
+
+
+def test_devices_that_nothing_splits_form_one_tensor_group(plugins: Plugins) -> None:
+    whole = composed(plugins, dense(), "devices = 8\n", pipeline=2)
+    assert whole.context.config("parallelism").tensor == 4
+    assert [a for a in whole.context.assumptions if a.path == ("policy", "parallelism", "tensor")]
+
+
+def test_tensor_parallelism_divides_along_each_axis(plugins: Plugins) -> None:
+    one, four = composed(plugins, dense()), composed(plugins, dense(), tensor=4)
+    for op, kind, tensor, share in (
+        ("attn.in_proj", WeightRead, "q_proj", 1 / 4),
+        ("attn.in_proj", WeightRead, "k_proj", 1 / 4),
+        ("attn.in_proj", WeightRead, "norm", 1.0),
+        ("attn.core", CacheIO, "", 1 / 4),
+        ("attn.core", Matmul, "", 1 / 4),
+        ("mlp.up_proj", Matmul, "gate_up_proj", 1 / 4),
+        ("lm_head", WeightRead, "lm_head", 1 / 4),
+    ):
+        assert demand(four, op, kind, tensor) == demand(one, op, kind, tensor) * share, (op, tensor)
+    message = HIDDEN * 2 * 8.0
+    assert collectives(four) == {
+        "embedding.collective": [("all_reduce", message, 4, 1)],
+        "attn.out_proj.collective": [("all_reduce", message, 4, 1)],
+        "mlp.down_proj.collective": [("all_reduce", message, 4, 1)],
+        "lm_head.collective": [("send", VOCABULARY / 4 * 2 * 8.0, 4, 1)],
+    }
+    assert collectives(one) == {}
+
+
+def test_key_heads_are_copied_where_there_are_too_few(plugins: Plugins) -> None:
+    one, many = composed(plugins, dense()), composed(plugins, dense(), tensor=16)
+    assert demand(many, "attn.core", CacheIO) == demand(one, "attn.core", CacheIO) / KV_HEADS
+    assert demand(many, "attn.in_proj", WeightRead, "k_proj") == demand(one, "attn.in_proj", WeightRead, "k_proj") / 4
+    assert demand(many, "attn.core", Matmul) == demand(one, "attn.core", Matmul) / 16
+    assert many.memory.bytes_per_token() == one.memory.bytes_per_token() / KV_HEADS
+    uneven = composed(plugins, dense(), tensor=3)
+    assert demand(uneven, "attn.core", CacheIO) == pytest.approx(demand(one, "attn.core", CacheIO) * 2 / 4)
+    assert demand(uneven, "attn.core", Matmul) == pytest.approx(demand(one, "attn.core", Matmul) * 6 / 16)
+
+
+def test_parallel_blocks_need_one_all_reduce(plugins: Plugins) -> None:
+    found = collectives(composed(plugins, dense(parallel_blocks=True), tensor=2))
+    assert set(found) == {"embedding.collective", "mlp.down_proj.collective", "lm_head.collective"}
+
+
+def test_latents_and_their_projections_are_replicated(plugins: Plugins) -> None:
+    one, four = composed(plugins, sparse()), composed(plugins, sparse(), tensor=4)
+    for op, kind, tensor in (("attn.core", CacheIO, ""), ("attn.in_proj", WeightRead, "kv_down")):
+        assert demand(four, op, kind, tensor) == demand(one, op, kind, tensor)
+    assert demand(four, "attn.in_proj", WeightRead, "kv_up") == demand(one, "attn.in_proj", WeightRead, "kv_up") / 4
+    assert demand(four, "moe.router", WeightRead, "router") == demand(one, "moe.router", WeightRead, "router")
+    assert four.memory.bytes_per_token() == one.memory.bytes_per_token()
+
+
+def test_data_ranks_share_sequences_and_copy_weights(plugins: Plugins) -> None:
+    one, ranks = composed(plugins, dense()), composed(plugins, dense(), data=4)
+    assert ranks.memory.weights_bytes == one.memory.weights_bytes
+    assert (ranks.memory.ranks, ranks.scheduler.ranks, ranks.graph.ranks) == (4, 4, 4)
+    assert collectives(ranks) == {}
+    core = ranks.graph.op("attn.core")
+    (read,) = (d for d in core.demands if isinstance(d, CacheIO) and not d.write)
+    # Nine sequences: one of the four ranks has three.
+    assert read.feature.count(decode(9.0, 100.0)) == 300
+
+
+def test_attention_ranks_hold_attention_whole_and_share_the_rest(plugins: Plugins) -> None:
+    one, ranks = composed(plugins, sparse()), composed(plugins, sparse(), tensor=4, attention_data=4)
+    assert demand(ranks, "attn.in_proj", WeightRead) == demand(one, "attn.in_proj", WeightRead)
+    assert demand(ranks, "mlp.up_proj", Matmul) == demand(one, "mlp.up_proj", Matmul) / 4
+    assert demand(ranks, "moe.experts", Matmul, "experts") == demand(one, "moe.experts", Matmul, "experts") / 4
+    (read,) = (d for d in ranks.graph.op("attn.core").demands if isinstance(d, CacheIO) and not d.write)
+    assert read.feature.count(decode(9.0, 100.0)) == 300
+    message = HIDDEN * 2 * 8.0
+    found = collectives(ranks)
+    # Tokens are gathered for the MLP and its parts given back.
+    assert found["attn.out_proj.collective"] == [("all_gather", message, 4, 1)]
+    assert found["mlp.down_proj.collective"] == [("all_gather", message, 4, 1)]
+    assert ranks.scheduler.ranks == 4
+
+
+def test_experts_under_tensor_parallel_attention_need_no_dispatch(plugins: Plugins) -> None:
+    four = composed(plugins, sparse(), tensor=4, expert=4)
+    assert collectives(four)["moe.experts.collective"] == [("all_reduce", HIDDEN * 2 * 8.0, 4, 1)]
+    one = composed(plugins, sparse())
+    assert demand(four, "moe.experts", WeightRead, "experts") == demand(one, "moe.experts", WeightRead, "experts") / 4
+
+
+def test_dispatch_goes_to_the_ranks_of_the_experts(plugins: Plugins) -> None:
+    found = collectives(composed(plugins, sparse(), tensor=4, attention_data=4, expert=4))["moe.experts.all_to_all"]
+    # Two of sixteen experts, four on a rank: a rank is missed with probability C(12,2) / C(16,2).
+    missed = (12 * 11) / (16 * 15)
+    copies = 3 * (1 - missed)
+    assert [kind for kind, *_ in found] == ["all_to_all", "all_to_all"]
+    for _, sent, group, stride in found:
+        assert sent == pytest.approx(2.0 * copies * HIDDEN * 2)
+        assert (group, stride) == (4, 1)
+
+
+def test_expert_groups_span_data_ranks(plugins: Plugins) -> None:
+    one, both = composed(plugins, sparse()), composed(plugins, sparse(), data=2, tensor=2, expert=4)
+    assert demand(both, "moe.experts", WeightRead, "experts") == demand(one, "moe.experts", WeightRead, "experts") / 4
+    held = {w.name: w.params for w in both.memory.weights}
+    assert held["moe.experts"] == 3 * HIDDEN * 512 * 16 / 4
+    # The whole group's tokens reach an expert, whatever rank they came from.
+    (read,) = (
+        d
+        for d in both.graph.op("moe.experts").demands
+        if isinstance(d, WeightRead) and d.tensor and d.tensor.name == "experts"
+    )
+    assert read.feature.count(decode(8.0, 0.0)) == pytest.approx(1 - (14 / 16) ** 8)
+
+
+def test_context_parallel_within_a_tensor_group_counts_the_cache_once(plugins: Plugins) -> None:
+    one, four = composed(plugins, dense()), composed(plugins, dense(), tensor=4, context=2)
+    # Two heads' tokens on a device, half of them: over four devices the cache stands once.
+    assert demand(four, "attn.core", CacheIO) == demand(one, "attn.core", CacheIO) / 4
+    assert demand(four, "attn.core", Matmul) == demand(one, "attn.core", Matmul) / 4
+    assert four.memory.bytes_per_token() * 4 == one.memory.bytes_per_token()
+    (joined,) = collectives(four)["attn.core.join"]
+    # Partial results of the two groups' heads, in fp32.
+    assert joined == ("all_reduce", 8.0 * HEADS / 2 * DIM * 4, 2, 1)
+
+
+def test_context_parallel_takes_the_place_of_copied_latents(plugins: Plugins) -> None:
+    one, eight = composed(plugins, sparse()), composed(plugins, sparse(), tensor=8, context=8)
+    assert eight.memory.bytes_per_token() * 8 == one.memory.bytes_per_token()
+
+
+def test_context_parallel_on_devices_of_its_own(plugins: Plugins) -> None:
+    one, two = composed(plugins, dense()), composed(plugins, dense(), tensor=1, context=2)
+    assert two.setup.topology.devices == 2
+    assert demand(two, "attn.core", CacheIO) == demand(one, "attn.core", CacheIO) / 2
+    assert two.memory.weights_bytes == one.memory.weights_bytes
+    assert two.memory.bytes_per_token() * 2 == one.memory.bytes_per_token()
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "split"), [(8, 2, (4, 4)), (61, 8, (8,) * 5 + (7,) * 3), (5, 3, (2, 2, 1))]
+)
+def test_layers_are_split_as_evenly_as_they_go(layers: int, stages: int, split: tuple[int, ...]) -> None:
+    assert stage_layers(Parallelism(pipeline=stages), layers) == split
+
+
+def test_stages_hold_their_layers_and_send_between(plugins: Plugins) -> None:
+    staged = composed(plugins, dense(), pipeline=2, tensor=2, pipeline_layers=[5, 3])
+    graph, memory = staged.graph, staged.memory
+    assert (graph.stages, graph.micro_batches, memory.stages) == (2, 2, 2)
+    assert graph.op("attn.core").repeats == graph.op("mlp.down_proj.collective").repeats == (5, 3)
+    assert graph.op("embedding").repeats == (1, 0)
+    assert graph.op("lm_head").repeats == graph.op("lm_head.collective").repeats == (0, 1)
+    assert graph.op("pipeline.send").repeats == (1, 0)
+    # Every device sends its part of the hidden state to the stage two devices on.
+    assert collectives(staged)["pipeline.send"] == [("send", HIDDEN / 2 * 2 * 8.0, 2, 2)]
+    table = VOCABULARY * HIDDEN * 2 / 2
+    layer = (memory.fit(0).weights - table) / 5
+    assert memory.fit(1).weights - table - 2 * HIDDEN == pytest.approx(3 * layer)
+    assert [memory.sequence_bytes(16, s) for s in (0, 1)] == [16 * n * 2 * KV_HEADS / 2 * DIM * 2 for n in (5, 3)]
+
+
+def test_tables_and_towers_stand_where_they_are_used(plugins: Plugins) -> None:
+    vision = Tensor("vision", "vision", 10**6, "replicated")
+    model = evolve(dense(tied=True, positions=128), extras=(vision,))
+    repeats = {w.name: w.repeats for w in composed(plugins, model, pipeline=2).memory.weights}
+    # A tied table multiplies on the last stage.
+    assert repeats["embed_tokens"] == (1, 1)
+    assert repeats["positions"] == repeats["vision"] == (1, 0)
+    assert repeats["final_norm"] == (0, 1)
+    untied = {w.name: w.repeats for w in composed(plugins, dense(), pipeline=2).memory.weights}
+    assert (untied["embed_tokens"], untied["lm_head"]) == ((1, 0), (0, 1))
