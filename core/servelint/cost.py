@@ -128,6 +128,42 @@ class _OpForms(NamedTuple):
     links: tuple[Terms, ...]
     fixed: Terms
 
+    def add_to(self, linear: _Form, maxima: list[tuple[Terms, ...]], repeats: int) -> None:
+        """Add so many instances: to what adds up, or to the choices of the slowest resource."""
+        times = [form for form in (self.compute, self.memory, *self.links) if form]
+        added = [self.fixed]
+        if len(times) > 1:
+            maxima.append(tuple(tuple((c * repeats, f) for c, f in form) for form in times))
+        else:
+            added += times
+        for form in added:
+            for coefficient, feature in form:
+                linear.add(coefficient * repeats, feature)
+
+
+class _Segment(NamedTuple):
+    """A run of ops without a branch: the segments it waits for, and what its seconds are the sum of.
+
+    Each entry of ``maxima`` counts by its largest form, ``linear`` as it is.
+    """
+
+    before: tuple[int, ...]
+    linear: Terms
+    maxima: tuple[tuple[Terms, ...], ...]
+
+
+def _walked(path: Sequence[_Segment], values: Sequence[Number]) -> Number:
+    """Seconds of the longest way through the segments."""
+    finish: list[Number] = []
+    for segment in path:
+        seconds = _evaluate(segment.linear, values)
+        for forms in segment.maxima:
+            seconds = seconds + _largest([_evaluate(form, values) for form in forms])
+        if segment.before:
+            seconds = _largest([finish[i] for i in segment.before]) + seconds
+        finish.append(seconds)
+    return _largest(finish)
+
 
 class _StageForms(NamedTuple):
     """One pipeline stage compiled: seconds of a micro-batch by resource, at peak.
@@ -392,36 +428,41 @@ class Pricer:
             longest = maximum(longest, _evaluate(terms, values))
         return longest + _evaluate(forms.fixed, values) if forms.fixed else longest
 
+    @cached_property
+    def _paths(self) -> list[tuple[_Segment, ...]]:
+        """The ops of each stage, runs without a branch taken together."""
+        followers = [0] * len(self._ops)
+        for before in self._predecessors:
+            for i in before:
+                followers[i] += 1
+        paths = []
+        for stage in range(self.graph.stages):
+            of: dict[int, int] = {}
+            found: list[tuple[tuple[int, ...], _Form, list[tuple[Terms, ...]]]] = []
+            for i in self._order:
+                before = self._predecessors[i]
+                if len(before) == 1 and followers[before[0]] == 1:
+                    of[i] = of[before[0]]
+                else:
+                    of[i] = len(found)
+                    found.append((tuple({of[j] for j in before}), _Form(), []))
+                if repeats := self.graph.ops[i].repeats[stage]:
+                    _, linear, maxima = found[of[i]]
+                    self._ops[i].add_to(linear, maxima, repeats)
+            paths.append(tuple(_Segment(b, linear.frozen(), tuple(maxima)) for b, linear, maxima in found))
+        return paths
+
     def _path(self, load: _Load) -> Number:
         """Longest path through the graph; with pipeline stages, each stage's own path is combined."""
-        seconds = [self._op_seconds(forms, load.values) for forms in self._ops]
-        stages = range(self.graph.stages)
-        longest = _largest([self._stage_path(seconds, stage) for stage in stages])
+        longest = _largest([_walked(path, load.values) for path in self._paths])
         if not (is_plain(load.parts) and load.parts == 1.0):
             longest = longest * load.parts
-        if len(stages) == 1:
+        if len(self._paths) == 1:
             return longest
-        if load.fullest is not load.values:
-            seconds = [self._op_seconds(forms, load.fullest) for forms in self._ops]
         walk: Number = 0.0
-        for stage in stages:
-            walk = walk + self._stage_path(seconds, stage)
+        for path in self._paths:
+            walk = walk + _walked(path, load.fullest)
         return maximum(longest, walk)
-
-    def _stage_path(self, seconds: Sequence[Number], stage: int) -> Number:
-        finish: list[Number] = [0.0] * len(seconds)
-        longest: Number = 0.0
-        for i in self._order:
-            before = self._predecessors[i]
-            start: Number = 0.0
-            if before:
-                start = finish[before[0]]
-                for j in before[1:]:
-                    start = maximum(start, finish[j])
-            repeats = self.graph.ops[i].repeats[stage]
-            finish[i] = start + repeats * seconds[i] if repeats else start
-            longest = finish[i] if longest is start else maximum(longest, finish[i])
-        return longest
 
     def price(self, shape: StepShape) -> StepCost:
         """Return every figure of a step; fields of the shape may be arrays that broadcast."""

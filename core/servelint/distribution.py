@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 STRATA = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -20,6 +20,15 @@ class Node(NamedTuple):
     """One stratum: its weight and the length at its middle."""
 
     weight: float
+    tokens: float
+
+
+class Stratum(NamedTuple):
+    """The lengths between two probabilities: their share, the least, the most and the exact mean."""
+
+    weight: float
+    low: float
+    high: float
     tokens: float
 
 
@@ -42,6 +51,7 @@ class Lengths:
         for i in range(1, len(self._x)):
             self._x[i] = max(self._x[i], self._x[i - 1])
         self._log = [math.log(x) for x in self._x]
+        self._strata: dict[tuple[float, float], Stratum] = {}
 
     @classmethod
     def fixed(cls, tokens: float) -> Lengths:
@@ -75,15 +85,38 @@ class Lengths:
             return self._x[i]
         return math.exp(self._log[i] + t * (self._log[i + 1] - self._log[i]))
 
+    def share_within(self, tokens: float) -> float:
+        """Return the share of requests whose length does not exceed ``tokens``."""
+        i = bisect_right(self._x, tokens) - 1
+        if i < 0:
+            return 0.0
+        if i >= len(self._x) - 1:
+            return 1.0
+        t = (math.log(tokens) - self._log[i]) / (self._log[i + 1] - self._log[i])
+        return self._p[i] + t * (self._p[i + 1] - self._p[i])
+
     def _moment(self, k: int) -> float:
-        total = 0.0
-        for i in range(len(self._p) - 1):
-            width = self._p[i + 1] - self._p[i]
-            slope = k * (self._log[i + 1] - self._log[i])
-            low, high = self._x[i] ** k, self._x[i + 1] ** k
-            # (e^s - 1) / s -> 1 for flat pieces.
-            total += width * (low if abs(slope) < 1e-12 else (high - low) / slope)
-        return total
+        ends = zip(pairwise(self._p), pairwise(self._x), strict=True)
+        return sum((p[1] - p[0]) * _mean(x[0] ** k, x[1] ** k) for p, x in ends)
+
+    @cached_property
+    def _sums(self) -> list[float]:
+        """The quantile function summed up to each knot."""
+        ends = zip(pairwise(self._p), pairwise(self._x), strict=True)
+        return [0.0, *accumulate((p[1] - p[0]) * _mean(*x) for p, x in ends)]
+
+    def _sum(self, p: float) -> float:
+        i = min(bisect_right(self._p, p), len(self._p) - 1) - 1
+        return self._sums[i] + (p - self._p[i]) * _mean(self._x[i], self.quantile(p))
+
+    def _stratum(self, low: float, high: float) -> Stratum:
+        found = self._strata.get((low, high))
+        if found is None:
+            least, most = self.quantile(low), self.quantile(high)
+            mean = (self._sum(high) - self._sum(low)) / (high - low)
+            found = Stratum(high - low, least, most, min(max(mean, least), most))
+            self._strata[low, high] = found
+        return found
 
     @cached_property
     def mean(self) -> float:
@@ -107,6 +140,19 @@ class Lengths:
             return (Node(1.0, self._x[0]),)
         return tuple(Node(high - low, self.quantile((low + high) / 2)) for low, high in pairwise(STRATA))
 
+    def strata(self, *cuts: float) -> tuple[Stratum, ...]:
+        """The distribution in strata, shortest first, each on one side of every cut; fixed lengths are one.
+
+        ``cuts`` are lengths in tokens. The means of the strata add up to that of the distribution.
+        """
+        if self.is_fixed:
+            return (Stratum(1.0, self._x[0], self._x[0], self._x[0]),)
+        edges: Iterable[float] = STRATA
+        inside = [c for c in cuts if self._x[0] <= c < self._x[-1]]
+        if inside:
+            edges = sorted({*STRATA, *map(self.share_within, inside)})
+        return tuple(self._stratum(low, high) for low, high in pairwise(edges))
+
     def plus(self, other: Lengths) -> Lengths:
         """Return the distribution of the sum of two independent lengths."""
         if self.is_fixed and other.is_fixed:
@@ -122,6 +168,13 @@ class Lengths:
     def scaled(self, factor: float, floor: float = 0.0) -> Lengths:
         """Return the distribution of lengths times ``factor``."""
         return Lengths([(p, max(x * factor, 1e-9)) for p, x in zip(self._p, self._x, strict=True)], max(floor, 1e-9))
+
+
+def _mean(low: float, high: float) -> float:
+    """Mean of what is log-linear between two values: the logarithmic mean."""
+    slope = math.log(high / low)
+    # (e^s - 1) / s -> 1 for flat pieces.
+    return low if abs(slope) < 1e-12 else (high - low) / slope
 
 
 def percentile_share(name: str) -> float:

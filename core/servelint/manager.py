@@ -23,7 +23,7 @@ from servelint.errors import CatalogueError, CompositionError, PluginError, Serv
 from servelint.formats import Format
 from servelint.hardware import Accelerator
 from servelint.rule import Rule
-from servelint.suggest import did_you_mean
+from servelint.suggest import did_you_mean, meant, nearest
 
 T = TypeVar("T")
 
@@ -55,17 +55,37 @@ class PluginFault(NamedTuple):
 
 
 class Catalogue(Generic[T]):
-    """Entries by name: ids first, aliases only when no id matches; every entry loads once."""
+    """Entries by name: ids first, then ids without their owner, then aliases; every entry loads once.
 
-    def __init__(self, kind: str, entries: Mapping[str, tuple[Entry[T], Provider]], plugins: Plugins) -> None:
+    ``listed`` is the command that lists the ids, ``otherwise`` what a user can do without an entry.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, tuple[Entry[T], Provider]],
+        plugins: Plugins,
+        listed: str,
+        otherwise: str = "",
+    ) -> None:
         self.kind = kind
+        self._listed, self._otherwise = listed, otherwise
         self._entries = entries
         self._plugins = plugins
         self._loaded: dict[str, T] = {}
+        self._suggested: dict[str, str] = {}
 
     def ids(self) -> tuple[str, ...]:
         """All ids in order."""
         return tuple(sorted(entry.id for entry, _ in self._entries.values()))
+
+    @cached_property
+    def _short(self) -> dict[str, str]:
+        """Folded ids without what stands before the slash, where only one entry has them."""
+        found: dict[str, list[str]] = {}
+        for key in self._entries:
+            found.setdefault(_fold(key.rpartition("/")[2]), []).append(key)
+        return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
 
     @cached_property
     def _aliases(self) -> dict[str, str]:
@@ -88,7 +108,7 @@ class Catalogue(Generic[T]):
         """Return the id that a name or alias stands for, None if there is none."""
         key = name.lower()
         if key not in self._entries:
-            key = self._aliases.get(_fold(name), "")
+            key = self._short.get(_fold(name)) or self._aliases.get(_fold(name), "")
         return self._entries[key][0].id if key else None
 
     def related(self, name: str) -> tuple[str, ...]:
@@ -96,7 +116,8 @@ class Catalogue(Generic[T]):
         found = self.resolve(name)
         if found is not None:
             return (found,)
-        return tuple(entry.id for entry, _ in self._entries.values() if _fold(name) in _fold(entry.id))
+        parts = tuple(entry.id for entry, _ in self._entries.values() if _fold(name) in _fold(entry.id))
+        return parts or tuple(self._family(name))
 
     def provider(self, id: str) -> Provider:  # noqa: A002
         """Who provides the entry of that id."""
@@ -106,22 +127,57 @@ class Catalogue(Generic[T]):
         """Load an entry by id or alias; CatalogueError with a suggestion if there is none."""
         found = self.resolve(name)
         if found is None:
-            raise CatalogueError(self.unknown(name))
+            raise CatalogueError(self.unknown(name, self._otherwise))
         if found not in self._loaded:
             entry, provider = self._entries[found.lower()]
             with self._plugins.blamed(provider, f"loading {self.kind} {found!r}"):
                 self._loaded[found] = entry.load()
         return self._loaded[found]
 
-    def unknown(self, name: str) -> str:
-        """Say that no plugin provides the name, with the nearest names."""
-        known = [entry.id for entry, _ in self._entries.values()]
-        return f"no plugin provides the {self.kind} {name!r}{did_you_mean(name, (*known, *self._aliases))}"
+    def unknown(self, name: str, otherwise: str = "") -> str:
+        """Say that no plugin provides the name, with the ids that may be meant, else what lists them."""
+        if name not in self._suggested:
+            # A search of the whole catalogue for each of a thousand wrong names would take seconds.
+            told = len(self._suggested) < MOST_SUGGESTED
+            self._suggested[name] = self._hint(name) if told else ""
+        tail = f", or {otherwise}" if otherwise else ""
+        hint = self._suggested[name] or f"; `{self._listed}` lists them{tail}"
+        return f"no plugin provides the {self.kind} {name!r:.120}{hint}"
+
+    def _family(self, name: str) -> list[str]:
+        """Return the ids that have each word of a name, or one that begins with it, in any order."""
+        wanted = _words(name)
+        if not wanted or min(map(len, wanted)) < 2:
+            return []
+        return [i for i in self.ids() if all(any(w.startswith(p) for w in _words(i)) for p in wanted)]
+
+    def _hint(self, name: str) -> str:
+        """Say which ids a name may mean: several of a family, else the nearest; empty when there is none."""
+        family = self._family(name)
+        if 2 <= len(family) <= MOST_OF_FAMILY:
+            return f": it may be {' or '.join(map(repr, family))}; name the one that is meant"
+        return meant(family if len(family) == 1 else self._near(name))
+
+    def _near(self, name: str) -> list[str]:
+        """Return the ids nearest to a name, by id or alias."""
+        keys = {**self._aliases, **self._short, **{_fold(key): key for key in self._entries}}
+        found = nearest(_fold(name), keys, 6)
+        return list(dict.fromkeys(self._entries[keys[folded]][0].id for folded in found))[:3]
+
+
+MOST_SUGGESTED = 50
+"""Unknown names of a run for which near matches are looked up; more are no typing errors."""
+
+MOST_OF_FAMILY = 6
 
 
 def _fold(name: str) -> str:
     """Names compare without case, spaces, dashes and underscores."""
     return name.lower().replace(" ", "").replace("_", "").replace("-", "")
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in name[:80].lower().replace("/", " ").replace("-", " ").replace("_", " ").split() if word]
 
 
 class Plugins:
@@ -238,7 +294,8 @@ class Plugins:
     def accelerators(self) -> Catalogue[Accelerator]:
         """Accelerators by id and alias."""
         items = self._yielded("servelint_accelerators", Entry)
-        return Catalogue("accelerator", self._by_name("accelerator", items, lambda e: (e.id,)), self)
+        index = self._by_name("accelerator", items, lambda e: (e.id,))
+        return Catalogue("accelerator", index, self, "servelint catalog hardware", "give hardware.datasheet")
 
     @cached_property
     def _models(self) -> tuple[Catalogue[Architecture], dict[str, tuple[ModelFamily, Provider]]]:
@@ -246,7 +303,13 @@ class Plugins:
         entries = [(i, p) for i, p in items if isinstance(i, Entry)]
         families = [(i, p) for i, p in items if isinstance(i, ModelFamily)]
         return (
-            Catalogue("model", self._by_name("model", entries, lambda e: (e.id,)), self),
+            Catalogue(
+                "model",
+                self._by_name("model", entries, lambda e: (e.id,)),
+                self,
+                "servelint catalog models",
+                "give model.config",
+            ),
             self._by_name("model family for model_type", families, lambda f: f.model_types),
         )
 
@@ -321,7 +384,8 @@ class Plugins:
         """Return a number format; CatalogueError with a suggestion if there is none."""
         found = self.formats.get(name.lower())
         if found is None:
-            raise CatalogueError(f"no plugin provides the format {name!r}{did_you_mean(name, self.formats)}")
+            hint = did_you_mean(name, self.formats, "`servelint catalog formats` lists them")
+            raise CatalogueError(f"no plugin provides the format {name!r}{hint}")
         return found
 
     @cached_property

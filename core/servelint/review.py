@@ -146,7 +146,7 @@ class Review:
         name = self.deployment.engine.name
         found = self.plugins.engines.get((name or DEFAULT_ENGINE).lower())
         if found is None and name is not None:
-            hint = did_you_mean(name, self.plugins.engines)
+            hint = did_you_mean(name, self.plugins.engines, "`servelint catalog engines` lists them")
             message = f"no plugin provides the engine {name!r}{hint}"
             self.unresolved.append(Unresolved(("engine", "name"), message))
             return None
@@ -173,9 +173,9 @@ class Review:
         ]
         return max(needed, default=1)
 
-    def _check_names(self) -> None:
-        """Resolve the names inside policy tables, so that all that do not exist are reported at once."""
-        policies = self.deployment.policies
+    def _check_names(self) -> bool:
+        """Resolve the names inside policy tables and claims, and say whether those of the policies exist."""
+        policies, before = self.deployment.policies, len(self.unresolved)
         quantization = policies.get("quantization")
         for name in ("weights", "kv_cache", "activations"):
             value = getattr(quantization, name, None)
@@ -199,12 +199,14 @@ class Review:
                 path = ("policy", "disaggregation", side, "accelerator")
                 self.unresolved.append(Unresolved(path, self.plugins.accelerators.unknown(wanted)))
 
+        known = len(self.unresolved) == before
         for place, claim in self.claims:
             assumed = claim.assumes.accelerator if claim.assumes is not None else None
             if assumed is not None and not self.plugins.accelerators.related(assumed):
                 self.unresolved.append(
                     Unresolved((*place, "assumes", "accelerator"), self.plugins.accelerators.unknown(assumed))
                 )
+        return known
 
     # Composition
 
@@ -212,8 +214,8 @@ class Review:
     def setup(self) -> Setup | None:
         """The resolved nouns, None when one of them is missing or unknown."""
         accelerator, architecture, engine = self.accelerator, self.architecture, self.engine
-        self._check_names()
-        if accelerator is None or architecture is None or engine is None or self.unresolved:
+        names = self._check_names()
+        if accelerator is None or architecture is None or engine is None or not names:
             return None
         topology, assumed = build_topology(accelerator, self.deployment.hardware, self.devices)
         self._topology_assumptions = assumed
@@ -351,22 +353,37 @@ class Review:
         return tuple(scenarios)
 
     def _mix(self, name: str, workload: Workload, path: KeyPath, base: Workload | None) -> Mix | None:
-        cv = workload.arrival_cv if workload.arrival_cv is not None else base.arrival_cv if base else None
-        hit = workload.prefix_hit if workload.prefix_hit is not None else base.prefix_hit if base else None
-        share = hit.value if isinstance(hit, PrefixHit) else (hit or 0.0)
+        """The mix of one table; what it leaves out is the base's."""
+
+        def declared(key: str) -> Any:
+            own = getattr(workload, key)
+            return own if own is not None or base is None else getattr(base, key)
+
+        hit, cv = declared("prefix_hit"), declared("arrival_cv")
+        share = min(hit.value if isinstance(hit, PrefixHit) else (hit or 0.0), 0.999)
         if share and self.scheduler is not None and not self.scheduler.prefix_reuse:
             share = 0.0
-        arrival = 1.0 if cv is None else cv
-        if workload.trace is not None and (trace := self._trace(workload, path)) is not None:
-            return trace._replace(name=name, prefix_hit=share, arrival_cv=arrival)
-        prompt = self._lengths(workload.prompt_tokens) or (self._lengths(base.prompt_tokens) if base else None)
-        output = self._lengths(workload.output_tokens) or (self._lengths(base.output_tokens) if base else None)
+        if workload.trace is not None:
+            traced = self._trace(workload, path)
+        else:
+            traced = self._trace(base, ("workload",)) if base is not None and base.trace is not None else None
+        prompt = self._lengths(declared("prompt_tokens")) or (traced.prompt if traced else None)
+        output = self._lengths(declared("output_tokens")) or (traced.output if traced else None)
+        whole = None
+        if traced is not None and (workload.trace is not None or not self._sets_lengths(workload)):
+            # A trace gives prompt and output together; lengths beside it in the same table say less.
+            prompt, output, whole = traced.prompt, traced.output, traced.total
         if prompt is None or output is None:
             return None
-        extra = (workload.images_per_prompt or 0.0) * (workload.encoder_tokens or 0.0)
+        extra = (declared("images_per_prompt") or 0.0) * (declared("encoder_tokens") or 0.0)
         if extra:
-            prompt = prompt.plus(Lengths.fixed(extra))
-        return Mix(name, prompt, output, min(share, 0.999), arrival)
+            encoded = Lengths.fixed(extra)
+            prompt, whole = prompt.plus(encoded), whole.plus(encoded) if whole is not None else None
+        return Mix(name, prompt, output, share, 1.0 if cv is None else cv, whole)
+
+    @staticmethod
+    def _sets_lengths(workload: Workload) -> bool:
+        return workload.prompt_tokens is not None or workload.output_tokens is not None
 
     def _lengths(self, declared: float | Mapping[str, float] | None) -> Lengths | None:
         if declared is None:
@@ -386,7 +403,8 @@ class Review:
         at = (*path, "trace")
         formats = self.plugins.trace_formats
         if wanted is not None and wanted.lower() not in formats:
-            message = f"no plugin provides the trace format {wanted!r}{did_you_mean(wanted, formats)}"
+            hint = did_you_mean(wanted, formats, f"there are {', '.join(sorted(formats))}")
+            message = f"no plugin provides the trace format {wanted!r}{hint}"
             self.unresolved.append(Unresolved((*at, "format"), message))
             return None
         suffix = Path(file).suffix.lower()
@@ -431,6 +449,19 @@ class Review:
         """Replicas that share the offered load."""
         return self.deployment.hardware.replicas or 1
 
+    def concurrency(self, workload: Workload | None = None) -> float | None:
+        """Requests at once of one decoding replica in a closed loop, at least one; None when none is declared."""
+        base = self.deployment.workload
+        own = workload.concurrency if workload is not None else None
+        declared = own if own is not None else base.concurrency if base is not None else None
+        return None if declared is None else self.per_replica(declared)
+
+    def per_replica(self, requests: float) -> float:
+        """The share of one decoding replica in requests at once of the whole deployment, rounded up to whole ones."""
+        pools = self.scheduler.disaggregation if self.scheduler is not None else None
+        replicas = self.replicas * (pools.decode.replicas if pools is not None else 1)
+        return float(max(1, -(-requests // replicas)))
+
     def rate(self, workload: Workload | None = None) -> float | None:
         """Offered requests per second of one replica."""
         base = self.deployment.workload
@@ -458,9 +489,8 @@ class Review:
             return service.at_rate(rate)
         # Past the fullest point prompts arrive faster than they are prefilled: more never decode at once.
         fullest = service.fullest
-        if fullest is None or workload.concurrency is None:
-            return fullest
-        return service.point(min(fullest.batch, float(max(1, -(-workload.concurrency // self.replicas)))))
+        wanted = self.concurrency()
+        return fullest if fullest is None or wanted is None else service.point(min(fullest.batch, wanted))
 
     @cached_property
     def knee(self) -> Point | None:

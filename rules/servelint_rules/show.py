@@ -27,7 +27,7 @@ def token_rate(value: float) -> str:
 
 def request_rate(value: float) -> str:
     """Requests per second."""
-    return f"{value:.3g} req/s"
+    return format_quantity(value, Dimension.REQUESTS_PER_SECOND)
 
 
 def flops(value: float) -> str:

@@ -94,10 +94,11 @@ def parse(name: str, text: str, policies: tuple[Policy, ...]) -> Document:
         )
         document.syntax_place = Place(1, 1, 1, 1)
         return document
+    toml = text.removeprefix("\ufeff").replace("\r\n", "\n")
     try:
-        document.data = tomli.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+        document.data = tomli.loads(toml)
     except tomli.TOMLDecodeError as error:
-        _syntax_error(document, error)
+        _syntax_error(document, toml, error)
         return document
     except (RecursionError, ValueError) as error:
         # tomli limits neither nesting nor the digits of an integer; CPython does.
@@ -112,7 +113,10 @@ def _plain(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _syntax_error(document: Document, error: tomli.TOMLDecodeError) -> None:
+def _syntax_error(document: Document, toml: str, error: tomli.TOMLDecodeError) -> None:
+    # Imported only when something is wrong.
+    from servelint.spec.syntax import explained
+
     message = str(error)
     match = _AT.search(message)
     lines = document.lines
@@ -121,8 +125,8 @@ def _syntax_error(document: Document, error: tomli.TOMLDecodeError) -> None:
     else:
         line, column = lines.position(len(document.text))
     document.syntax_place = Place(line, column, line, column + 1)
-    what = _AT.sub("", message).strip().rstrip(".")
-    document.problems.append(Problem("SPEC001", (), f"this is not valid TOML: {what[:1].lower()}{what[1:]}"))
+    what = explained(toml, error.pos, _AT.sub("", message).strip().rstrip("."))
+    document.problems.append(Problem("SPEC001", (), f"this is not valid TOML: {what}"))
 
 
 def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
@@ -136,7 +140,8 @@ def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
             Problem(
                 "SPEC003",
                 ("servelint",),
-                f"this servelint reads spec version {VERSION}, found {version!r:.40}",
+                f"this servelint reads spec version {VERSION}, found {version!r:.40}"
+                + (": write it without quotes" if version == str(VERSION) else ""),
             )
         )
     tables = data.pop("policy", {})
@@ -151,6 +156,10 @@ def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
         deployment = structure_table(Deployment, data)
     except Problems as error:
         problems += error.problems
+    if any(problem.known for problem in problems):
+        from servelint.spec.hints import with_hints
+
+        problems[:] = with_hints(problems, policies)
     if deployment is not None and not problems:
         # attrs.evolve would run every converter again; the class has none.
         document.deployment = Deployment(
@@ -167,9 +176,8 @@ def _structure_policies(tables: object, policies: tuple[Policy, ...], problems: 
     for name, table in tables.items():
         policy = known.get(name)
         if policy is None:
-            unknown = unknown_key(name, tuple(known))
-            message = unknown.message.replace("unknown key", "no plugin provides the policy", 1)
-            problems.append(Problem("SPEC004", ("policy", name), message, True))
+            message = f'no plugin provides the policy "{name[:80]}"'
+            problems.append(Problem("SPEC004", ("policy", name), message, True, tuple(known)))
             continue
         try:
             configs[name] = structure_table(policy.config, table)

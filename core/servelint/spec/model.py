@@ -206,7 +206,7 @@ class Workload(Value):
 
 
 def _growth() -> Any:
-    return key(Tables(Workload), default=())
+    return key(Tables(Workload, "workload.growth"), default=())
 
 
 @frozen(eq=False, repr=False)
@@ -326,6 +326,6 @@ class Deployment(Value):
     engine: EngineTable = key(Table(EngineTable), default=EngineTable())
     workload: BaseWorkload | None = key(Table(BaseWorkload))
     slo: Slo | None = key(Table(Slo))
-    claims: tuple[Claim, ...] = key(Tables(Claim), default=(), name="claim")
-    evidence: tuple[Evidence, ...] = key(Tables(Evidence), default=())
+    claims: tuple[Claim, ...] = key(Tables(Claim, "claim"), default=(), name="claim")
+    evidence: tuple[Evidence, ...] = key(Tables(Evidence, "evidence"), default=())
     policies: Mapping[str, Any] = {}

@@ -21,12 +21,17 @@ from servelint.units import Dimension, QuantityError, ambiguities, parse_quantit
 
 
 class Problem(NamedTuple):
-    """One thing wrong in a spec: at which key path, what was found, what was expected."""
+    """One thing wrong in a spec: at which key path, what was found, what was expected.
+
+    ``known`` are the keys that an unknown one's table has; what was probably meant is looked up when all problems
+    of a file are known.
+    """
 
     code: str
     path: KeyPath
     message: str
     on_key: bool = False
+    known: tuple[str, ...] = ()
 
 
 class Problems(Exception):  # noqa: N818
@@ -183,15 +188,17 @@ class Table(Kind):
 
 
 class Tables(Kind):
-    """An array of tables."""
+    """An array of tables; ``header`` is its key path, for messages."""
 
     expected = "an array of tables"
 
-    def __init__(self, cls: type[Any]) -> None:
-        self.cls = cls
+    def __init__(self, cls: type[Any], header: str = "...") -> None:
+        self.cls, self.header = cls, header
 
     def parse(self, value: object) -> tuple[object, ...]:
         """Return the parsed value; Problems when it is none of this kind."""
+        if isinstance(value, Mapping):
+            raise self.wrong(value, f"write [[{self.header}]], with two brackets, before each")
         return _each(self, value, lambda item: structure_table(self.cls, item), 1000)
 
 
@@ -224,6 +231,12 @@ class Named(Kind):
         for key, item in value.items():
             if self.keys and key not in self.keys:
                 problems.append(unknown_key(key, self.keys))
+                continue
+            joined = key + "".join(item) if isinstance(item, Mapping) and len(item) == 1 else ""
+            if joined in self.keys:
+                # Without quotes p99.9 is the key 9 of a table p99.
+                wrong = self.kind.wrong(item, f"the key is written {joined}, without a dot")
+                problems += [p._replace(path=(key,)) for p in wrong.problems]
                 continue
             try:
                 result[key] = converter.structure(item, self.kind)  # type: ignore[arg-type]
@@ -302,17 +315,21 @@ def _each(kind: Kind, value: object, parse: Any, limit: int) -> tuple[object, ..
 
 def unknown_key(key: str, known: tuple[str, ...]) -> Problem:
     """Return the problem of a key that its table does not have."""
-    hint = did_you_mean(key, known) or f"; the table has {', '.join(sorted(known))}"
-    return Problem("SPEC002", (key,), f'unknown key "{key[:80]}"{hint}', on_key=True)
+    return Problem("SPEC002", (key,), f'unknown key "{key[:80]}"', True, known)
 
 
 _KIND = "servelint kind"
 _KEY = "servelint key"
 
 
-def key(kind: Kind, *, default: Any = None, required: bool = False, name: str = "", doc: str = "") -> Any:
-    """Declare a field of a table: its kind, its default, and the words of its documentation."""
-    metadata = {_KIND: kind, _KEY: name, "doc": doc}
+def key(
+    kind: Kind, *, default: Any = None, required: bool = False, name: str = "", doc: str = "", judged: bool = True
+) -> Any:
+    """Declare a field of a table: its kind, its default, and the words of its documentation.
+
+    ``judged`` False says that the key is accepted, and that nothing reads it yet.
+    """
+    metadata = {_KIND: kind, _KEY: name, "doc": doc, "judged": judged}
     return attrs.field(metadata=metadata) if required else attrs.field(default=default, metadata=metadata)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from servelint.architecture import Architecture, Attention, LatentAttention
 from servelint.composition import Composition
 from servelint.descriptors import Policy
-from servelint.errors import InfeasibleError
+from servelint.errors import InfeasibleError, ServelintError
 from servelint.hardware import Accelerator
-from servelint.manager import Plugins
+from servelint.manager import Plugins, Provider
 from servelint.shapes import StepShape, decode, prefill
 from servelint.spec.schema import Boolean, Integer, Kind, Many, Number, Quantity, Table, Text, kinds
 from servelint.testing import samples
@@ -33,6 +33,7 @@ from servelint.testing.invariants import (
     check_more_parameters,
     check_order,
     check_rate_scaling,
+    check_same_graph,
     check_sharding,
     check_speculation,
     check_traffic,
@@ -63,7 +64,7 @@ def _run(what: str, checks: Checks, waivers: Waivers | None) -> None:
     for name, check in checks.items():
         try:
             check()
-        except AssertionError as error:
+        except (AssertionError, ServelintError) as error:
             if name not in waived:
                 failures.append(f"{name}: {error}")
         else:
@@ -283,6 +284,11 @@ def check_policy(
         for before, after in zip(plain, changed, strict=True):
             for shape in SHAPES:
                 check_identity(before, after, shape)
+        # Where it is not provided at all; on one device, since on more a default may have to split.
+        absent = _settings(policy, None, _without_policy(found, policy), (1,))
+        for before, after in zip(absent, _settings(policy, identity or {}, found, (1,)), strict=True):
+            for shape in SHAPES:
+                check_same_graph(before, after, shape, f"without the policy, then its identity setting at {shape}")
 
     def order() -> None:
         others = [p.name for p in found.policies if p.name != policy.name]
@@ -307,19 +313,31 @@ def check_policy(
 def _with_policy(plugins: Plugins, policy: Policy) -> Plugins:
     """The plugins with this policy, in place of one of the same name."""
     changed = copy(plugins)
-    changed.policies = valid_order([*(p for p in plugins.policies if p.name != policy.name), policy], ())
+    changed.faults = []
+    # Cached properties: what is there already is not asked of the hooks.
+    changed._policies = {**plugins._policies, policy.name.lower(): (policy, Provider("under test"))}
+    changed.policies = valid_order([p for p, _ in changed._policies.values()], ())
     return changed
 
 
-def _settings(policy: Policy, table: Mapping[str, Any] | None, plugins: Plugins) -> list[Composition]:
+def _without_policy(plugins: Plugins, policy: Policy) -> Plugins:
+    """The plugins without this policy and those that require it."""
+    changed = copy(plugins)
+    changed.policies = tuple(p for p in plugins.policies if p.name != policy.name and policy.name not in p.requires)
+    return changed
+
+
+def _settings(
+    policy: Policy, table: Mapping[str, Any] | None, plugins: Plugins, devices: Sequence[int] = (1, 4)
+) -> list[Composition]:
     """The compositions that have a setting of the policy: each model, on one device and on four."""
     found = []
     for model in (samples.dense_model(), samples.hybrid_model()):
-        for devices in (1, 4):
+        for count in devices:
             lines = "" if table is None else f"[policy.{policy.name}]\n" + "".join(
                 f"{key} = {_toml(value)}\n" for key, value in table.items()
             )  # fmt: skip
-            spec = f'[hardware]\naccelerator = "any"\ndevices = {devices}\n[model]\nid = "any"\n{lines}'
+            spec = f'[hardware]\naccelerator = "any"\ndevices = {count}\n[model]\nid = "any"\n{lines}'
             try:
                 found.append(compose(spec, plugins, architecture=model, accelerator=samples.accelerator()))
             except InfeasibleError:

@@ -358,12 +358,17 @@ def check_traffic(composition: Composition, batch: int, context: int, factor: in
 def check_identity(plain: Composition, identity: Composition, shape: StepShape) -> None:
     """6. A policy's identity setting leaves every total of graph, memory and scheduler exactly as it was."""
     what = "identity setting"
-    _same_totals(totals(plain.graph, shape), totals(identity.graph, shape), what, 0.0)
+    check_same_graph(plain, identity, shape, what)
     context = float(max(shape.context, shape.prefill_context, 1.0))
     _same_totals(ledger_totals(plain, context), ledger_totals(identity, context), what, 0.0)
     _same_scheduler(plain.scheduler, identity.scheduler, what)
     before, after = _figures(plain.pricer, shape), _figures(identity.pricer, shape)
     assert before == after, f"{what}: seconds were {before} and are {after}"
+
+
+def check_same_graph(before: Composition, after: Composition, shape: StepShape, what: str) -> None:
+    """6. Every total of the step graph is exactly the same in both."""
+    _same_totals(totals(before.graph, shape), totals(after.graph, shape), what, 0.0)
 
 
 # 7

@@ -84,9 +84,14 @@ def _pool(name: str, table: PoolTable, context: Context) -> Pool:
     topology = context.topology
     if table.accelerator is not None or devices != topology.devices:
         accelerator, hardware = topology.accelerator, evolve(deployment.hardware, override=None)
-        if table.accelerator is not None:
-            accelerator = context.plugins.accelerators.get(table.accelerator)
-        topology, _ = build_topology(accelerator, hardware, devices)
+        own = table.accelerator is not None and context.plugins.accelerators.get(table.accelerator)
+        if own and own.id != accelerator.id:
+            # Overrides and measured efficiencies are those of the deployment's own part.
+            accelerator, hardware = own, evolve(hardware, efficiency=None)
+        built, assumed = build_topology(accelerator, hardware, devices)
+        topology = evolve(built, overrides=topology.overrides if accelerator is not own else ())
+        for a in assumed:
+            context.assume((*path, *a.path[1:]), a.value, a.reason, a.source)
     policies = {k: v for k, v in deployment.policies.items() if k != NAME}
     policies["parallelism"] = shape
     composition = Composition(evolve(setup, deployment=evolve(deployment, policies=policies), topology=topology))

@@ -70,8 +70,9 @@ def native_precision(format: Format, activations: str | None, context: Context) 
     compute = format.compute
     if compute is None or compute not in context.accelerator.dense_flops:
         return None
-    if activations is not None and activations in SIXTEEN_BIT and compute not in SIXTEEN_BIT:
-        return None
+    # Both sides of a GEMM are in its precision, or it is not native.
+    if activations not in (None, "auto") and context.format(activations).compute != compute:
+        return None if compute not in SIXTEEN_BIT else compute
     return compute
 
 

@@ -25,6 +25,7 @@ from servelint.plugin import (
     Demand,
     Dimension,
     Feature,
+    InfeasibleError,
     Integer,
     LinearState,
     MemoryLedger,
@@ -115,6 +116,10 @@ def _architecture(config: Speculation, context: Context) -> Architecture | None:
     """What drafts: a model of its own, a head on the target, or nothing (n-gram look-up, unknown draft)."""
     if not config.active or config.method == "ngram":
         return None
+    if config.method == "draft" and config.draft_model is None:
+        raise InfeasibleError(
+            'method = "draft" drafts with a model of its own: name it in draft_model', ("policy", NAME, "method")
+        )
     if config.draft_model is not None and context.plugins.models.resolve(config.draft_model) is not None:
         return context.plugins.models.get(config.draft_model)
     if config.method == "draft":

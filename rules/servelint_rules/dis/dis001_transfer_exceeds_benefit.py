@@ -193,6 +193,9 @@ itl = { p99 = "45 ms" }
         load = review.rate() or apart.rate
         alone = Service(_co_located(pools), mix, open_loop=True)
         together = _together(alone, review.objectives, load / apart.devices)
+        if apart.point is None or load <= 0:
+            # The split carries nothing within the SLO: SLO001, SLO005 and SLO007 say why.
+            return
         if together.point is None or together.rate == 0:
             # Co-located replicas do not carry the load at all: the split is what makes it possible.
             return

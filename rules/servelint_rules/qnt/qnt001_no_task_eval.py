@@ -228,7 +228,7 @@ def _narrowed(review: Review) -> Iterator[Narrowed]:
     if composition is None or config is None:
         return
     setup, path = composition.setup, ("policy", "quantization")
-    if config.weights is not None:
+    if config.weights not in (None, "auto"):
         new = review.plugins.format(config.weights)
         roles = config.covers or new.covers
         stored = [
