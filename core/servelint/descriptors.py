@@ -16,7 +16,7 @@ from servelint.values import Value
 if TYPE_CHECKING:
     from servelint.composition import Context
     from servelint.graph import StepGraph
-    from servelint.memory import MemoryLedger
+    from servelint.memory import BudgetKind, MemoryLedger
     from servelint.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -72,6 +72,7 @@ class Engine(Value):
     ``defaults(version, context)`` maps ``(policy, field)`` to a `Default`; ``reserve_bytes(version,
     context)`` maps the name of a fixed per-device cost (runtime context, graphs, workspace) to a `Default`
     in bytes. ``version`` is None when the spec gives none; the engine then says which set it assumed.
+    ``budget_kind`` says what its memory fraction is of, see `servelint.memory.BudgetKind`.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Engine(Value):
     reserve_bytes: Callable[[str | None, Context], Mapping[str, Default]]
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    budget_kind: BudgetKind = "total"
 
 
 class TraceRow(NamedTuple):

@@ -34,7 +34,7 @@ class EntryPoint(NamedTuple):
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """Return the entry points of a group, by name and value; of two versions of a distribution the first on the path."""
+    """Return the entry points of a group by name and value; of a distribution found twice, the first on the path."""
     found = _from_folders(group) if _only_folders() else _from_standard_library(group)
     return sorted(found)
 

@@ -116,8 +116,12 @@ class Catalogue(Generic[T]):
         found = self.resolve(name)
         if found is not None:
             return (found,)
-        parts = tuple(entry.id for entry, _ in self._entries.values() if _fold(name) in _fold(entry.id))
-        return parts or tuple(self._family(name))
+        folded = _fold(name)
+        return tuple(id_ for id_, own in self._folded if folded in own) or tuple(self._family(name))
+
+    @cached_property
+    def _folded(self) -> list[tuple[str, str]]:
+        return [(entry.id, _fold(entry.id)) for entry, _ in self._entries.values()]
 
     def provider(self, id: str) -> Provider:  # noqa: A002
         """Who provides the entry of that id."""
@@ -149,7 +153,11 @@ class Catalogue(Generic[T]):
         wanted = _words(name)
         if not wanted or min(map(len, wanted)) < 2:
             return []
-        return [i for i in self.ids() if all(any(w.startswith(p) for w in _words(i)) for p in wanted)]
+        return [id_ for id_, words in self._by_words if all(any(w.startswith(p) for w in words) for p in wanted)]
+
+    @cached_property
+    def _by_words(self) -> list[tuple[str, list[str]]]:
+        return [(id_, _words(id_)) for id_ in self.ids()]
 
     def _hint(self, name: str) -> str:
         """Say which ids a name may mean: several of a family, else the nearest; empty when there is none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from attrs import evolve, frozen
 
@@ -85,6 +85,11 @@ class Reserve(Value):
     lineage: Lineage
 
 
+BudgetKind = Literal["total", "static", "free"]
+"""What an engine's memory fraction is of: all that it may use; weights and cache, with everything else outside;
+or, for the cache, what weights and buffers leave free."""
+
+
 class Fit(NamedTuple):
     """What a stage's memory holds, in bytes: the budget, and what is taken from it."""
 
@@ -102,7 +107,8 @@ class Fit(NamedTuple):
 class MemoryLedger(Value):
     """Memory of one device, per pipeline stage, in bytes.
 
-    ``visible`` is what the runtime sees, ``budget`` what the engine may use of it. ``ranks`` replicas of
+    ``visible`` is what the runtime sees, ``budget`` the share of it that the engine is given, and
+    ``budget_kind`` what that share is of. ``ranks`` replicas of
     the cache each serve their own sequences (data parallelism). ``cache_bytes`` is a declared size of the
     KV cache that replaces what is left.
     """
@@ -113,6 +119,7 @@ class MemoryLedger(Value):
     visible: float
     budget: float
     budget_lineage: Lineage
+    budget_kind: BudgetKind = "total"
     reserves: tuple[Reserve, ...] = ()
     stages: int = 1
     ranks: int = 1
@@ -122,7 +129,15 @@ class MemoryLedger(Value):
     def fit(self, stage: int) -> Fit:
         """What weights and reserves leave on a device of a stage."""
         weights = sum(w.bytes_on(stage) for w in self.weights)
-        return Fit(self.budget, weights, sum(r.bytes for r in self.reserves))
+        reserves = sum(r.bytes for r in self.reserves)
+        if self.budget_kind == "static":
+            # Reserves live outside the budget; only what does not fit there is taken from it.
+            return Fit(self.budget, weights, max(reserves - (self.visible - self.budget), 0.0))
+        if self.budget_kind == "free":
+            free = self.visible - weights - reserves
+            share = self.budget / self.visible if self.visible else 1.0
+            return Fit(weights + reserves + (free * share if free > 0 else free), weights, reserves)
+        return Fit(self.budget, weights, reserves)
 
     @property
     def tightest(self) -> int:

@@ -507,7 +507,7 @@ class Review:
             return declared
         return None if self.mix is None else self.mix.context(0.95)
 
-    @property
+    @cached_property
     def claims(self) -> tuple[tuple[KeyPath, Claim], ...]:
         """Claims with their places."""
         return tuple((("claim", i), claim) for i, claim in enumerate(self.deployment.claims))

@@ -9,7 +9,8 @@ last pieces of prompts. The conventions are written out in docs/cost-model.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -84,6 +85,62 @@ class Miss(NamedTuple):
 
     objective: Objective
     seconds: float
+
+
+class _Piece(NamedTuple):
+    """A range of pieces that prompts fall into, as many a request: full chunks, or the pieces that end a prompt.
+
+    The range runs evenly from the cheap end to the dear one, in new tokens and in the tokens cached before them;
+    ``tokens`` is the mean.
+    """
+
+    per_request: float
+    ends: bool
+    tokens: float
+    sizes: tuple[float, float]
+    pasts: tuple[float, float]
+
+    @property
+    def past(self) -> float:
+        """Mean tokens that are cached before the piece."""
+        return (self.pasts[0] + self.pasts[1]) / 2
+
+
+class MixedStep(NamedTuple):
+    """What a decoded token waits for: a step that also prefills ``tokens`` of prompts over ``past`` cached ones.
+
+    ``prompts`` pieces of prompts meet in it; with ``full`` they are a chunk that is followed by another.
+    """
+
+    seconds: float
+    tokens: float
+    past: float
+    prompts: float
+    full: bool
+
+
+class _Kind(NamedTuple):
+    """Steps with prefill that differ in size only: the share of decoded tokens that wait for them."""
+
+    share: float
+    cheap: MixedStep
+    dear: MixedStep
+
+    def beyond(self, seconds: float) -> float:
+        """Share of decoded tokens that wait longer, the seconds spread evenly between the two ends."""
+        low, high = self.cheap.seconds, self.dear.seconds
+        if seconds >= high:
+            return 0.0
+        return self.share if seconds < low else self.share * (high - seconds) / (high - low)
+
+    def at(self, seconds: float) -> MixedStep:
+        """The step of that length within the range."""
+        low, high = self.cheap, self.dear
+        width = high.seconds - low.seconds
+        t = min(max((seconds - low.seconds) / width, 0.0), 1.0) if width > 0 else 1.0
+        return MixedStep(
+            seconds, low.tokens + t * (high.tokens - low.tokens), low.past + t * (high.past - low.past), *high[3:]
+        )
 
 
 class _Prompts(NamedTuple):
@@ -170,24 +227,63 @@ class Point:
     # Steps
 
     @cached_property
+    def _pieces(self) -> list[_Piece]:
+        """The pieces of prompts, by strata of their lengths.
+
+        A fixed length is cut exactly. Lengths that spread over more than half a chunk beyond the first have half a
+        full chunk less than they are long, and a last piece of any size: the expectation of an exact cut.
+        """
+        mix, chunk = self.service.mix, self.chunk
+        hit, prompt = mix.prefix_hit, mix.prompt
+        if prompt.is_fixed:
+            return list(self._exact_pieces(prompt.mean))
+        pieces, spread, spread_past = [], 0.0, 0.0
+        computed = chunk / (1 - hit)
+        for weight, low, high, tokens in prompt.strata(computed, 1.5 * computed) if chunk else prompt.strata():
+            new, past = mix.computed(tokens), tokens * hit
+            sizes = mix.computed(low), mix.computed(high)
+            if not chunk or new <= chunk:
+                pieces.append(_Piece(weight, True, new, sizes, (low * hit, high * hit)))
+            elif new <= 1.5 * chunk:
+                pieces.append(_Piece(weight, False, chunk, (chunk, chunk), (past, past)))
+                rests = max(sizes[0] - chunk, 0.0), max(sizes[1] - chunk, 0.0)
+                pieces.append(_Piece(weight, True, new - chunk, rests, (low * hit + chunk, high * hit + chunk)))
+            else:
+                last = past + new - 1.5 * chunk
+                pieces.append(_Piece(weight * (new / chunk - 0.5), False, chunk, (chunk, chunk), (past, last)))
+                spread += weight
+                spread_past += weight * (last + chunk)
+        if spread > 0:
+            past = spread_past / spread
+            pieces.append(_Piece(spread, True, chunk / 2, (0.0, chunk), (past, past)))
+        return pieces
+
+    def _exact_pieces(self, tokens: float) -> Iterator[_Piece]:
+        whole, last = self._cut(tokens)
+        past = tokens - whole * self.chunk - last
+        if whole:
+            pasts = past, past + (whole - 1) * self.chunk
+            yield _Piece(float(whole), False, self.chunk, (self.chunk, self.chunk), pasts)
+        if last > 0:
+            yield _Piece(1.0, True, last, (last, last), (tokens - last, tokens - last))
+
+    @cached_property
     def _prompts(self) -> _Prompts:
-        full = full_context = rest = rest_tokens = rest_context = 0.0
-        for node in self.service.mix.prompt.nodes:
-            whole, last = self._cut(node.tokens)
-            new = whole * self.chunk + last
-            full += node.weight * whole
-            # The middle one of equal chunks stands for all of them.
-            full_context += node.weight * whole * (node.tokens - new + (whole - 1) / 2 * self.chunk)
-            if last > 0:
-                rest += node.weight
-                rest_tokens += node.weight * last
-                rest_context += node.weight * (node.tokens - last)
+        full = full_past = rest = rest_tokens = rest_past = 0.0
+        for piece in self._pieces:
+            if piece.ends:
+                rest += piece.per_request
+                rest_tokens += piece.per_request * piece.tokens
+                rest_past += piece.per_request * piece.past
+            else:
+                full += piece.per_request
+                full_past += piece.per_request * piece.past
         return _Prompts(
             full,
-            full_context / full if full else 0.0,
+            full_past / full if full else 0.0,
             rest,
             rest_tokens / rest if rest else 0.0,
-            rest_context / rest if rest else 0.0,
+            rest_past / rest if rest else 0.0,
         )
 
     def _cut(self, tokens: float) -> tuple[int, float]:
@@ -291,42 +387,58 @@ class Point:
         return others / (1 - share + others) if others > 0 else 0.0
 
     @cached_property
-    def _mixed_kinds(self) -> list[tuple[float, float]]:
-        """(seconds, share of decoded tokens) of every kind of step with prefill, fastest first."""
+    def _mixed_kinds(self) -> list[_Kind]:
+        """Every kind of step with prefill."""
         full, rest, crowd = self._shares
         scale = self.delayed_share / (full + rest)
-        seconds, kinds = self.service.seconds, []
-        if full > 0:
-            kinds.append((seconds(self._mixed(self.chunk, self._prompts.full_context, 0.0)), full * scale))
-        for node in self.service.mix.prompt.nodes:
-            _, last = self._cut(node.tokens)
-            if last > 0:
-                packed = min(last * crowd, self.chunk or math.inf)
-                share = rest * scale * node.weight / self._prompts.rest
-                kinds.append((seconds(self._mixed(packed, node.tokens - last, 1.0, crowd)), share))
-        return sorted(kinds)
+        known: dict[tuple[float, float, bool], MixedStep] = {}
+
+        def step(tokens: float, past: float, ends: bool) -> MixedStep:
+            key = tokens, past, ends
+            if key not in known:
+                met = crowd if ends else 1.0
+                packed = min(tokens * met, self.chunk or math.inf)
+                shape = self._mixed(packed, past, float(ends), met)
+                known[key] = MixedStep(self.service.seconds(shape), packed, past, met, not ends)
+            return known[key]
+
+        kinds = []
+        for piece in self._pieces:
+            steps, all_pieces = (rest, self._prompts.rest) if piece.ends else (full, self._prompts.full)
+            cheap, dear = (step(n, past, piece.ends) for n, past in zip(piece.sizes, piece.pasts, strict=True))
+            if cheap.seconds > dear.seconds:
+                cheap, dear = dear, cheap
+            kinds.append(_Kind(steps * scale * piece.per_request / all_pieces, cheap, dear))
+        return kinds
 
     def itl(self, percentile: str) -> float:
         """Inter-token latency: the step time that a share of decoded tokens waits at most, in seconds.
 
-        Each kind of mixed step stands for a stratum of prompts, so between the middles of two kinds the time
-        is interpolated; between plain and mixed steps there is nothing, and the percentile jumps.
+        Between plain and mixed steps there is nothing, and the percentile jumps.
         """
         if percentile == "mean":
             return (1 - self.delayed_share) * self.plain_s + self.delayed_share * self.average_mixed_s
-        wanted, below = percentile_share(percentile) - 1e-12, 1 - self.delayed_share
-        if below >= wanted:
+        tail = 1 - percentile_share(percentile) + 1e-12
+        if self.delayed_share <= tail:
             return self.plain_s
-        slowest, middle = 0.0, 0.0
-        for seconds, share in self._mixed_kinds:
-            before, middle = middle, below + share / 2
-            below += share
-            if wanted <= middle:
-                if not slowest:
-                    return seconds
-                return slowest + (seconds - slowest) * (wanted - before) / (middle - before)
-            slowest = seconds
-        return slowest
+        kinds = self._mixed_kinds
+        edges = sorted({step.seconds for kind in kinds for step in (kind.cheap, kind.dear)})
+        i = bisect_left(edges, True, key=lambda t: sum(kind.beyond(t) for kind in kinds) <= tail)
+        if i == 0:
+            return edges[0]
+        low, high = edges[i - 1 : i + 1]
+        slower = sum(kind.beyond(low) for kind in kinds)
+        # What is left just before the edge: kinds of one length end there at once.
+        left = sum(kind.share if kind.cheap.seconds >= high else kind.beyond(high) for kind in kinds)
+        return low + (high - low) * (slower - tail) / (slower - left) if left < tail else high
+
+    def mixed_step(self, percentile: str) -> MixedStep | None:
+        """The kind of step that sets a percentile of the inter-token latency; None when it is a plain step."""
+        seconds = self.itl(percentile)
+        if self.delayed_share <= 1 - percentile_share(percentile) + 1e-12:
+            return None
+        around = [k for k in self._mixed_kinds if k.cheap.seconds <= seconds <= k.dear.seconds]
+        return max(around, key=lambda k: k.share).at(seconds)
 
     def tpot(self, percentile: str) -> float:
         """Time per output token of a request: mean step over the tokens it yields, spread over requests.

@@ -36,7 +36,9 @@ def test_the_first_of_two_versions_wins(tmp_path: Path, monkeypatch: pytest.Monk
         place = tmp_path / folder / f"Acme_Two-{version}.dist-info"
         place.mkdir(parents=True)
         (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Acme.Two\nVersion: {version}\n")
-        (place / "entry_points.txt").write_text("[other]\nx = y\n\n[servelint]\n# a note\ntwo = acme.two:thing [extra]\n")
+        (place / "entry_points.txt").write_text(
+            "[other]\nx = y\n\n[servelint]\n# a note\ntwo = acme.two:thing [extra]\n"
+        )
     for folder in ("old", "new"):
         monkeypatch.syspath_prepend(str(tmp_path / folder))
     found = [p for p in entry_points("servelint") if p.name == "two"]

@@ -9,6 +9,7 @@ import pytest
 
 from servelint.composition import DEFAULT_EFFICIENCY
 from servelint.manager import Plugins
+from servelint.resources import Matmul
 from servelint.review import Review
 from servelint.spec.document import parse
 
@@ -219,3 +220,98 @@ def test_parallel_samples_multiply_the_decoding_sequences(plugins: Plugins) -> N
     assert four is not None
     assert four.rate == pytest.approx(one.rate, rel=0.02)
     assert four.batch > 3.5 * one.batch
+
+
+def test_growth_inherits_what_it_leaves_out(plugins: Plugins) -> None:
+    workload = """\
+[workload]
+prompt_tokens = 1000
+output_tokens = 100
+images_per_prompt = 2
+encoder_tokens = 500
+prefix_hit = 0.25
+arrival_cv = 3
+concurrency = 40
+[[workload.growth]]
+output_tokens = 300
+[[workload.growth]]
+images_per_prompt = 4
+concurrency = 400
+"""
+    found = review(BASE + H100 + workload, plugins)
+    assert found.mix is not None
+    assert found.mix.prompt.mean == 2000
+    (_, longer), (_, images) = found.growth
+    assert (longer.prompt.mean, longer.output.mean, longer.prefix_hit, longer.arrival_cv) == (2000, 300, 0.25, 3)
+    assert (images.prompt.mean, images.output.mean) == (3000, 100)
+    workload_table = found.deployment.workload
+    assert workload_table is not None
+    assert found.concurrency(workload_table.growth[0]) == 40
+    assert found.concurrency(workload_table.growth[1]) == 400
+
+
+def test_growth_may_replace_half_of_a_trace(plugins: Plugins, tmp_path: Path) -> None:
+    lines = "\n".join(f'{{"timestamp": {i}, "input_length": {100 + i}, "output_length": 50}}' for i in range(50))
+    (tmp_path / "t.jsonl").write_text(lines)
+    text = BASE + H100 + '[workload]\ntrace = "t.jsonl"\nprefix_hit = 1.0\n[[workload.growth]]\nprompt_tokens = 9000\n'
+    found = review(text, plugins, tmp_path)
+    assert found.mix is not None
+    assert found.mix.prefix_hit == 0.999
+    assert found.mix.total is not None
+    ((_, scenario),) = found.growth
+    assert (scenario.prompt.mean, scenario.output.mean) == (9000, pytest.approx(50))
+    assert scenario.total is None
+
+
+def test_a_bad_trace_does_not_hide_what_does_not_compose(plugins: Plugins) -> None:
+    text = BASE + H100 + 'devices = 1\n[policy.parallelism]\npipeline = 999\n[workload]\ntrace = "none.csv"\n'
+    for first in ("mix", "composition"):
+        found = review(text, plugins)
+        getattr(found, first)
+        assert found.composition is None
+        assert found.mix is None
+        assert found.infeasible is not None
+        assert found.infeasible.path == ("policy", "parallelism", "pipeline")
+        assert [u.path for u in found.unresolved] == [("workload", "trace")]
+
+
+def test_a_closed_loop_is_shared_by_the_decode_replicas(plugins: Plugins) -> None:
+    text = BASE + H100 + "replicas = 2\n[workload]\nprompt_tokens = 500\noutput_tokens = 100\nconcurrency = 64\n"
+    pools = "[policy.disaggregation]\nprefill = { devices = 1 }\ndecode = { devices = 1, replicas = 4 }\n"
+    assert review(text, plugins).concurrency() == 32
+    assert review(text + pools, plugins).concurrency() == 8
+
+
+def test_a_pool_of_the_same_part_keeps_its_overrides(plugins: Plugins) -> None:
+    text = """\
+[hardware.override]
+memory_bandwidth = "2 TB/s"
+[policy.disaggregation]
+prefill = { devices = 1 }
+decode = { accelerator = "nvidia/h100-sxm5-80gb", devices = 2, tensor = 2 }
+"""
+    found = review(BASE + H100 + text, plugins)
+    assert found.scheduler is not None
+    assert found.scheduler.disaggregation is not None
+    part = found.scheduler.disaggregation.decode.composition.setup.topology.accelerator
+    assert part.memory_bandwidth_bytes_per_s == 2e12
+
+
+def test_the_formats_own_names_and_aliases_mean_the_same(plugins: Plugins) -> None:
+    def precisions(quantization: str) -> set[str]:
+        found = review(BASE + H100 + f"[policy.quantization]\n{quantization}\n", plugins)
+        assert found.composition is not None
+        op = found.composition.graph.op("mlp.up_proj")
+        return {d.precision for d in op.demands if isinstance(d, Matmul)}
+
+    assert precisions('weights = "fp8"') == {"fp8"}
+    assert precisions('weights = "fp8"\nactivations = "fp16"') == precisions('weights = "fp8"\nactivations = "half"')
+    assert precisions('weights = "fp8"\nactivations = "int8"') == {"bf16"}
+    assert precisions('weights = "auto"') == {"bf16"}
+
+
+def test_a_draft_needs_a_model(plugins: Plugins) -> None:
+    found = review(BASE + H100 + '[policy.speculation]\nmethod = "draft"\ntokens = 4\nacceptance = 0.9\n', plugins)
+    assert found.composition is None
+    assert found.infeasible is not None
+    assert found.infeasible.path == ("policy", "speculation", "method")

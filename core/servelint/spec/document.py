@@ -23,6 +23,9 @@ VERSION = 1
 MAX_BYTES = 1_000_000
 """Larger files are not specs; the limit keeps a hostile one from costing time and memory."""
 
+MOST_PROBLEMS = 1000
+"""A file with more of them is no spec either; reports of tens of thousands would take seconds."""
+
 
 class Place(NamedTuple):
     """A range of a file: 1-based lines and columns in code points, the end exclusive."""
@@ -156,6 +159,10 @@ def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
         deployment = structure_table(Deployment, data)
     except Problems as error:
         problems += error.problems
+    if len(problems) > MOST_PROBLEMS:
+        left = problems[MOST_PROBLEMS]
+        message = f"{len(problems) - MOST_PROBLEMS:,} more problems of this file, from here on, are not listed"
+        problems[MOST_PROBLEMS:] = [Problem(left.code, left.path, message, left.on_key)]
     if any(problem.known for problem in problems):
         from servelint.spec.hints import with_hints
 

@@ -43,8 +43,9 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
 
 
 def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default]:
-    """Activations and graphs live outside the static share, so nothing is taken from it."""
-    return {}
+    """Runtime context and graphs; like activations they live outside the static share while they fit there."""
+    source = Source("default", "docs/conventions.md", "reserve")
+    return {"runtime and graphs": Default(1 * GIB, "runtime context, graphs, communication buffers", source)}
 
 
-ENGINE = Engine("sglang", defaults, reserve_bytes, sources=("sgl-project/sglang",))
+ENGINE = Engine("sglang", defaults, reserve_bytes, sources=("sgl-project/sglang",), budget_kind="static")

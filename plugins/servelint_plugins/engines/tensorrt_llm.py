@@ -40,4 +40,5 @@ ENGINE = Engine(
     reserve_bytes,
     aliases=("trtllm", "trt-llm", "tensorrt_llm"),
     sources=("NVIDIA/TensorRT-LLM",),
+    budget_kind="free",
 )

@@ -64,6 +64,7 @@ def memory(config: KvCache, ledger: MemoryLedger, context: Context) -> MemoryLed
         ledger,
         budget=ledger.visible * share,
         budget_lineage=lineage,
+        budget_kind=context.setup.engine.budget_kind,
         page_size=config.page_size or 1,
         cache_bytes=config.memory_bytes,
     )

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
+from servelint.architecture import Tensor
+from servelint.formats import Format
+from servelint.lineage import Lineage
 from servelint.manager import Plugins
+from servelint.memory import MemoryLedger, Reserve, Weights
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines.vllm import parse_version
@@ -70,3 +75,22 @@ def test_tensorrt_llm_does_not_chunk_unless_asked(plugins: Plugins) -> None:
 )
 def test_versions(text: str | None, numbers: tuple[int, ...]) -> None:
     assert parse_version(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [
+        # An 80 GB device, 40 GB of weights, 5 GB of other things, a fraction of 0.9.
+        ("total", 0.9 * 80e9 - 40e9 - 5e9),
+        ("static", 0.9 * 80e9 - 40e9),
+        ("free", 0.9 * (80e9 - 40e9 - 5e9)),
+    ],
+)
+def test_one_fraction_has_three_meanings(kind: Any, left: float) -> None:
+    bf16 = Format("bf16", 16)
+    tensor = Tensor("all", "mlp", 20_000_000_000, "width")
+    weights = Weights("all", "", tensor, 20e9, bf16, (1,), Lineage(""))
+    ledger = MemoryLedger((weights,), (), (), 80e9, 72e9, Lineage(""), kind, (Reserve("other", 5e9, Lineage("")),))
+    assert ledger.fit(0).left == pytest.approx(left)
+    crowded = evolve(ledger, reserves=(Reserve("other", 45e9, Lineage("")),))
+    assert crowded.fit(0).left < 0
