@@ -160,7 +160,7 @@ class Composition:
         visible, which = setup.topology.accelerator.usable_memory
         lineage = Lineage(
             f"usable bytes = {which}",
-            (Input("visible memory", visible, "B", setup.topology.accelerator.source("memory", which)),),
+            (Input("visible memory", visible, "B", setup.topology.accelerator.usable_source),),
         )
         ledger = memory.lay(setup.architecture, setup.formats, visible, lineage)
         engine, plugins = setup.engine, setup.plugins
@@ -206,19 +206,24 @@ def resolve_formats(plugins: Plugins, architecture: Architecture) -> Formats:
     return Formats(stored, cache, plugins.format(quantization.format), quantization.covers)
 
 
-def overridden(accelerator: Accelerator, hardware: Hardware) -> tuple[Accelerator, tuple[str, ...]]:
-    """Return the accelerator with ``hardware.override`` applied, and the fields it replaced."""
+def overridden(accelerator: Accelerator, hardware: Hardware) -> Accelerator:
+    """Return the accelerator with ``hardware.override`` applied, each replaced figure with its key."""
     override = hardware.override
     if override is None:
-        return accelerator, ()
+        return accelerator
     changes: dict[str, Any] = {}
+    replaced: dict[str, KeyPath] = {}
+    path: KeyPath = ("hardware", "override")
     if override.dense_flops:
         changes["dense_flops"] = {**accelerator.dense_flops, **override.dense_flops}
+        replaced |= {f"compute.dense_flops.{p}": (*path, "dense_flops", p) for p in override.dense_flops}
     if override.memory_bandwidth:
         changes["memory_bandwidth_bytes_per_s"] = override.memory_bandwidth
+        replaced["memory.bandwidth_bytes_per_s"] = (*path, "memory_bandwidth")
     if override.memory:
         changes |= {"runtime_visible_bytes": int(override.memory), "memory_bytes": int(override.memory)}
-    return evolve(accelerator, **changes), tuple(changes)
+        replaced |= {f"memory.{n}": (*path, "memory") for n in ("runtime_visible_bytes", "published_bytes")}
+    return evolve(accelerator, **changes, replaced={**accelerator.replaced, **replaced})
 
 
 def efficiency_of(accelerator: Accelerator, hardware: Hardware) -> tuple[Efficiency, list[Assumption]]:
@@ -248,6 +253,9 @@ def efficiency_of(accelerator: Accelerator, hardware: Hardware) -> tuple[Efficie
             accelerator.measured.get("launch_s", DEFAULT_LAUNCH_S),
             DEFAULT_COLLECTIVE_S,
             Source("spec", "", "", ("hardware", "efficiency")) if declared else accelerator.source("efficiency", ""),
+            accelerator.source("efficiency", "launch_s")
+            if "launch_s" in accelerator.measured
+            else Source("default", "docs/conventions.md", "launch"),
         ),
         assumptions,
     )
@@ -255,7 +263,7 @@ def efficiency_of(accelerator: Accelerator, hardware: Hardware) -> tuple[Efficie
 
 def build_topology(accelerator: Accelerator, hardware: Hardware, devices: int) -> tuple[Topology, list[Assumption]]:
     """Return devices and links of one replica, and what was assumed of them."""
-    accelerator, replaced = overridden(accelerator, hardware)
+    accelerator = overridden(accelerator, hardware)
     efficiency, assumptions = efficiency_of(accelerator, hardware)
     domain = accelerator.link.domain if accelerator.link else 1
     if hardware.devices_per_node is not None:
@@ -290,4 +298,4 @@ def build_topology(accelerator: Accelerator, hardware: Hardware, devices: int) -
         pcie_rate /= 2
     if hardware.peer_to_peer is False:
         accelerator = evolve(accelerator, link=None)
-    return Topology(accelerator, efficiency, devices, per_node, pcie_rate, rate, replaced), assumptions
+    return Topology(accelerator, efficiency, devices, per_node, pcie_rate, rate), assumptions

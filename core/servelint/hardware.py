@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from attrs import frozen
 
 from servelint.errors import UnpricedError
-from servelint.lineage import Source
+from servelint.lineage import KeyPath, Source
 from servelint.values import Value
 
 PCIE_BYTES_PER_S_PER_LANE = {
@@ -68,6 +68,7 @@ class Efficiency(Value):
     launch_s: float
     collective_s: Mapping[str, float]
     source: Source
+    launch_source: Source = Source("default", "docs/conventions.md", "launch")
 
 
 @frozen(eq=False, repr=False)
@@ -87,7 +88,8 @@ class Accelerator(Value):
     ``dense_flops`` and ``sparse_flops`` map a precision to FLOP/s; a missing precision has no such path.
     ``measured`` holds sustained fractions measured on the part (or its architecture, as
     ``measured_basis`` says) under ``memory``, ``compute``, ``link``. ``sources`` maps a field group to the
-    documents its figures come from.
+    documents its figures come from, and ``replaced`` a figure (``memory.usable``) to the key of the spec that
+    stands for it.
     """
 
     id: str
@@ -120,6 +122,7 @@ class Accelerator(Value):
     gaps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}
+    replaced: Mapping[str, KeyPath] = {}
 
     @property
     def usable_memory(self) -> tuple[int, str]:
@@ -163,8 +166,19 @@ class Accelerator(Value):
         name, flops = self.rate(precision)
         return max(flops, self.dense_flops.get("fp16_acc16", 0.0)) if name == "fp16" else flops
 
+    @property
+    def usable_source(self) -> Source:
+        """The source of `usable_memory`."""
+        for name in ("runtime_visible_bytes", "driver_total_bytes"):
+            if getattr(self, name) is not None:
+                return self.source("memory", name)
+        return self.source("memory", "published_bytes")
+
     def source(self, group: str, name: str) -> Source:
-        """The source of a datasheet figure: ``group`` is the table, ``name`` the field in it."""
+        """The source of a figure in force: ``group`` is the datasheet's table, ``name`` the field in it."""
+        path = self.replaced.get(f"{group}.{name}")
+        if path is not None:
+            return Source("spec", "", "", path)
         return Source("datasheet", self.id, f"{group}.{name}".rstrip("."))
 
 
@@ -199,8 +213,7 @@ class Hop(NamedTuple):
 class Topology(Value):
     """Devices of one replica and the links between them, nearest first.
 
-    ``efficiency`` are the sustained fractions and latencies in force; ``overrides`` lists the datasheet
-    fields that the spec replaced.
+    ``efficiency`` are the sustained fractions and latencies in force.
     """
 
     accelerator: Accelerator
@@ -209,7 +222,6 @@ class Topology(Value):
     devices_per_node: int = 8
     pcie_bytes_per_s: float | None = None
     network_bytes_per_s: float = DEFAULT_NETWORK_BYTES_PER_S
-    overrides: tuple[str, ...] = ()
 
     @property
     def scale_up_domain(self) -> int:

@@ -92,6 +92,8 @@ class Linter:
             before = len(lacking)
             reported = self._run(rule, review, lacking)
             if reported is None:
+                # What failed once is left out of the rest of the run.
+                self.rules.remove(rule)
                 continue
             found += reported
             if len(lacking) == before:
@@ -113,7 +115,7 @@ class Linter:
                     found.append(self._with_severity(rule, _checked(item)))
         except FORBIDDEN as error:
             provider = self.plugins.rule_provider(rule.code)
-            self.plugins.disable(
+            self.plugins.record_fault(
                 provider,
                 f"rule {rule.code} failed on {review.document.name}: {type(error).__name__}: {error}",
             )

@@ -101,7 +101,7 @@ class Catalogue(Generic[T]):
                 if taken != key:
                     first = self._entries[taken][1]
                     message = f"{self.kind} alias {alias!r} of {entry.id!r} is already provided by {first}"
-                    self._plugins.disable(provider, message)
+                    self._plugins.record_fault(provider, message)
         return aliases
 
     def resolve(self, name: str) -> str | None:
@@ -472,10 +472,26 @@ class Plugins:
         return self._rules[code.lower()][1]
 
     @cached_property
+    def _reporters(self) -> dict[str, tuple[Reporter, Provider]]:
+        return self._by_name("reporter", self._yielded("servelint_reporters", Reporter), lambda r: (r.name,))
+
+    @cached_property
     def reporters(self) -> Mapping[str, Reporter]:
         """Output formats of ``check`` by name."""
-        items = self._yielded("servelint_reporters", Reporter)
-        return {n: r for n, (r, _) in self._by_name("reporter", items, lambda r: (r.name,)).items()}
+        return {name: reporter for name, (reporter, _) in self._reporters.items()}
+
+    def render(self, name: str, report: object) -> str:
+        """Render a report in a format that is provided."""
+        reporter, provider = self._reporters[name.lower()]
+        with self.blamed(provider, f"report {name!r}"):
+            return str(reporter.render(report))
+
+    def devices_of(self, policy: Policy, config: object) -> int | None:
+        """Devices that a policy needs under a config, None when it does not say."""
+        if policy.devices is None:
+            return None
+        with self.blamed(self.policy_provider(policy.name), f"devices of policy {policy.name!r}"):
+            return policy.devices(config)
 
     def require_something(self) -> None:
         """Raise PluginError when no rule or no accelerator is there: a lint of nothing is never clean."""
@@ -499,7 +515,7 @@ class Plugins:
         except passing:
             raise
         except FORBIDDEN as error:
-            self.disable(provider, f"{what} failed: {_described(error)}")
+            self.record_fault(provider, f"{what} failed: {_described(error)}")
             raise PluginError(f"{what} failed in {provider}") from None
 
     def policy_provider(self, name: str) -> Provider:
@@ -510,7 +526,7 @@ class Plugins:
         """Who provides the engine of that name."""
         return self._engines[name.lower()][1] if name.lower() in self._engines else Provider(name)
 
-    def disable(self, provider: Provider, message: str) -> None:
+    def record_fault(self, provider: Provider, message: str) -> None:
         """Record a fault found while a plugin's code ran."""
         fault = PluginFault(provider, message)
         if fault not in self.faults:

@@ -167,9 +167,9 @@ class Review:
         if self.deployment.hardware.devices is not None:
             return self.deployment.hardware.devices
         needed = [
-            policy.devices(self.deployment.policies[policy.name]) or 1
+            self.plugins.devices_of(policy, self.deployment.policies[policy.name]) or 1
             for policy in self.plugins.policies
-            if policy.devices is not None and policy.name in self.deployment.policies
+            if policy.name in self.deployment.policies
         ]
         return max(needed, default=1)
 

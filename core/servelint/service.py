@@ -156,6 +156,12 @@ class _Prompts(NamedTuple):
     rest_tokens: float
     rest_context: float
 
+    @property
+    def context(self) -> float:
+        """The same before any piece."""
+        pieces = self.full + self.rest
+        return (self.full * self.full_context + self.rest * self.rest_context) / pieces if pieces else 0.0
+
 
 class Point:
     """A steady state at a decode batch: step times, rates and latency percentiles of one replica.
@@ -211,18 +217,19 @@ class Point:
         """Seconds of a step that also prefills ``tokens`` tokens on every rank, of ``prompts`` equal prompts."""
         if self.service.separate:
             return self.plain_s
-        return self.service.seconds(self._mixed(tokens, context, outputs, prompts, decoding))
 
-    def _mixed(
-        self,
-        tokens: float,
-        context: float,
-        outputs: float = 1.0,
-        prompts: float = 1.0,
-        decoding: float | None = None,
-    ) -> StepShape:
-        pieces = max(1.0, float(round(prompts)))
-        return self.shape(tokens / pieces, context, outputs, pieces, decoding)
+        def priced(pieces: float) -> float:
+            return self.service.seconds(self.shape(tokens / pieces, context, outputs, pieces, decoding))
+
+        pieces, ranks = max(1.0, prompts), self.service.scheduler.ranks
+        if ranks == 1:
+            return priced(pieces)
+        if self._together < ranks:
+            return priced(1.0)
+        # The fullest rank is priced with whole prompts.
+        whole = float(math.floor(pieces))
+        seconds = priced(whole)
+        return seconds + (pieces - whole) * (priced(whole + 1.0) - seconds) if pieces > whole else seconds
 
     # Steps
 
@@ -264,8 +271,7 @@ class Point:
         if whole:
             pasts = past, past + (whole - 1) * self.chunk
             yield _Piece(float(whole), False, self.chunk, (self.chunk, self.chunk), pasts)
-        if last > 0:
-            yield _Piece(1.0, True, last, (last, last), (tokens - last, tokens - last))
+        yield _Piece(1.0, True, last, (last, last), (tokens - last, tokens - last))
 
     @cached_property
     def _prompts(self) -> _Prompts:
@@ -287,12 +293,10 @@ class Point:
         )
 
     def _cut(self, tokens: float) -> tuple[int, float]:
-        """Full chunks of a prompt, and the tokens of its last piece."""
+        """Full chunks of a prompt that are followed by another piece, and the tokens of the last piece."""
         new = self.service.mix.computed(tokens)
-        if not self.chunk:
-            return 0, new
-        whole = math.floor(new / self.chunk * (1 + 1e-12))
-        return whole, max(new - whole * self.chunk, 0.0)
+        whole = max(math.ceil(new / self.chunk * (1 - 1e-12)) - 1, 0) if self.chunk else 0
+        return whole, new - whole * self.chunk
 
     @cached_property
     def _shares(self) -> tuple[float, float, float]:
@@ -396,10 +400,10 @@ class Point:
         def step(tokens: float, past: float, ends: bool) -> MixedStep:
             key = tokens, past, ends
             if key not in known:
-                met = crowd if ends else 1.0
-                packed = min(tokens * met, self.chunk or math.inf)
-                shape = self._mixed(packed, past, float(ends), met)
-                known[key] = MixedStep(self.service.seconds(shape), packed, past, met, not ends)
+                packed = min(tokens * crowd, self.chunk or math.inf) if ends else tokens
+                met = packed / tokens if tokens else 1.0
+                seconds = self.mixed_s(packed, past, float(ends), met)
+                known[key] = MixedStep(seconds, packed, past, met, not ends)
             return known[key]
 
         kinds = []
@@ -471,11 +475,19 @@ class Point:
             # Steps grow with the context that each chunk attends to, so the middle one is the mean.
             middle = tokens - new + (whole - 1) / 2 * self.chunk
             seconds += whole * self.mixed_s(self.chunk, middle, 0.0, 1.0, self.batch)
-        if last > 0:
-            company = self._prompts_per_rank * self.service.mix.new_prompt
-            shared = max(min(last + company, self.chunk or math.inf), last)
-            seconds += self.mixed_s(shared, tokens - last, 1.0, shared / last, self.batch)
-        return seconds
+        return seconds + self._last_s(tokens, last)
+
+    def _last_s(self, tokens: float, last: float) -> float:
+        """Seconds of the step that ends a prompt of that many tokens, in the company of what else arrives."""
+        prompts, new = self._prompts, self.service.mix.new_prompt
+        company = max(min(self._prompts_per_rank * new, (self.chunk or math.inf) - last), 0.0)
+        if company == 0:
+            return self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)
+        together, piece = last + company, new / (prompts.full + prompts.rest)
+        # As many equal pieces as have the same query-key pairs among new tokens.
+        met = together**2 / (last**2 + company * piece)
+        past = (last * (tokens - last) + company * prompts.context) / together
+        return self.mixed_s(together, past, 1.0, met, self.batch)
 
     @cached_property
     def _first_tokens(self) -> list[tuple[float, float, float]]:

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
 from servelint import discovery
 from servelint.discovery import EntryPoint, entry_points
 

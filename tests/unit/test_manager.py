@@ -247,3 +247,15 @@ def test_an_entry_that_cannot_load_is_its_plugins_fault() -> None:
     with pytest.raises(PluginError, match="loading accelerator 'x/one' failed in plugin 'h'"):
         loaded.accelerators.get("x/one")
     assert "disk on fire" in str(loaded.faults[0])
+
+
+def test_a_report_that_raises_is_its_plugins_fault() -> None:
+    from servelint.descriptors import Reporter
+
+    def explode(report: object) -> str:
+        raise KeyError("column")
+
+    loaded = load(r=plugin(servelint_reporters=lambda: [Reporter("csv", explode)]))
+    with pytest.raises(PluginError, match="report 'csv' failed in plugin 'r'"):
+        loaded.render("csv", None)
+    assert "KeyError" in str(loaded.faults[0])

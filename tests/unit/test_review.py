@@ -315,3 +315,19 @@ def test_a_draft_needs_a_model(plugins: Plugins) -> None:
     assert found.composition is None
     assert found.infeasible is not None
     assert found.infeasible.path == ("policy", "speculation", "method")
+
+
+def test_a_replaced_figure_is_the_specs_and_not_the_datasheets(plugins: Plugins) -> None:
+    override = 'override = { memory = "70 GB", memory_bandwidth = "3 TB/s", dense_flops = { bf16 = 8e14 } }\n'
+    found = review(BASE + H100 + override, plugins)
+    assert found.setup is not None
+    part = found.setup.topology.accelerator
+    assert part.usable_source.path == ("hardware", "override", "memory")
+    assert part.source("memory", "bandwidth_bytes_per_s").path == ("hardware", "override", "memory_bandwidth")
+    assert part.source("compute", "dense_flops.bf16").path == ("hardware", "override", "dense_flops", "bf16")
+    assert part.source("compute", "dense_flops.fp8").kind == "datasheet"
+    assert found.memory is not None
+    assert found.memory.budget_lineage.inputs[0].source.path == ("hardware", "override", "memory")
+    plain = review(BASE + H100, plugins)
+    assert plain.setup is not None
+    assert plain.setup.topology.accelerator.usable_source.field == "memory.runtime_visible_bytes"

@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
     status = verdict(report)
     for name, path in outputs:
         try:
-            Path(path).write_text(plugins.reporters[name].render(report), encoding="utf-8")
+            Path(path).write_text(plugins.render(name, report), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
     if arguments.format == "text":
@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
         text = render(report, color=use_color(sys.stdout), verbose=arguments.verbose, concise=arguments.concise)
         write(text + _why(report, status, arguments.exit_zero))
     else:
-        write(plugins.reporters[arguments.format].render(report))
+        write(plugins.render(arguments.format, report))
     return 0 if arguments.exit_zero and status == 1 else status
 
 

@@ -122,24 +122,17 @@ class Explainer:
         ]
         return (*inputs, *changes)
 
-    def _datasheet(self, name: str, value: float, unit: str, group: str, field: str, override: str = "") -> Node:
+    def _datasheet(self, name: str, value: float, unit: str, group: str, field: str) -> Node:
         """A datasheet's figure as a leaf, or the spec's where ``hardware.override`` replaced it."""
-        topology = self.figures.decode_side.setup.topology
-        source = topology.accelerator.source(group, field)
-        attribute = {"memory_bandwidth": "memory_bandwidth_bytes_per_s"}.get(override, override)
-        if override and attribute in topology.overrides:
-            path = ("hardware", "override", override)
-            precision = field.rpartition(".")[2]
-            source = self.review.source(*path, *((precision,) if self.review.declared(*path, precision) else ()))
-        return self.leaf(Input(name, value, unit, source))
+        accelerator = self.figures.decode_side.setup.topology.accelerator
+        return self.leaf(Input(name, value, unit, accelerator.source(group, field)))
 
     def _bandwidth(self) -> Node:
         rate = self.figures.decode_side.setup.topology.accelerator.memory_bandwidth_bytes_per_s
-        return self._datasheet("memory bandwidth", rate, "B/s", "memory", "bandwidth_bytes_per_s", "memory_bandwidth")
+        return self._datasheet("memory bandwidth", rate, "B/s", "memory", "bandwidth_bytes_per_s")
 
     def _dense(self, precision: str, rate: float) -> Node:
-        name, field = f"dense {precision} rate", f"dense_flops.{precision}"
-        return self._datasheet(name, rate, "FLOP/s", "compute", field, "dense_flops")
+        return self._datasheet(f"dense {precision} rate", rate, "FLOP/s", "compute", f"dense_flops.{precision}")
 
     def _rate(self, precision: str, step: Step) -> Node:
         return self._dense(*step.composition.setup.topology.accelerator.rate(precision))
@@ -370,7 +363,7 @@ class Explainer:
             kinds = self.figures.hbm_bytes_by_kind(step)
             parts = [Node(kind.replace("_", " "), amount, "B") for kind, amount in kinds.items() if amount]
             if l2:
-                parts.append(self._datasheet("L2 capacity, which is taken off", l2, "B", "memory", "l2_bytes"))
+                parts.append(self._datasheet("L2 capacity, which is taken off", l2, "B", "die", "l2_bytes"))
             formula = "(bytes - one L2 capacity) / memory bandwidth"
             return Node("hbm", seconds, "s", formula, children=(self._bandwidth(), *parts))
         formula = "bytes that no algorithm can avoid / one-direction bandwidth of the tier"
@@ -419,7 +412,7 @@ class Explainer:
                 self._shape(step),
                 Node("sustained bound", float(step.cost.sustained_bound_s), "s", f"see {step.name}.sustained_bound_s"),
                 *self._efficiency("compute", "memory", "link"),
-                Node("one kernel launch", efficiency.launch_s, "s", source=efficiency.source),
+                Node("one kernel launch", efficiency.launch_s, "s", source=efficiency.launch_source),
                 Node("own times of the ops", formula="each op alone, all its instances", children=own),
             ),
         )

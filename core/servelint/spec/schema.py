@@ -220,7 +220,8 @@ class Named(Kind):
     def __init__(self, kind: Kind, keys: tuple[str, ...] = ()) -> None:
         self.kind, self.keys = kind, keys
         names = f" with keys among {', '.join(keys)}" if keys else ""
-        self.expected = f"a table{names}, each value {kind.expected}"
+        each = "" if isinstance(kind, Anything) else f", each value {kind.expected}"
+        self.expected = f"a table{names}{each}"
 
     def parse(self, value: object) -> dict[str, object]:
         """Return the parsed value; Problems when it is none of this kind."""
@@ -296,6 +297,33 @@ class Anything(Kind):
         return value
 
 
+class Date(Anything):
+    """A TOML date, or text that names one."""
+
+    expected = "a date"
+    example = "2026-09-17"
+
+    def parse(self, value: object) -> object:
+        """Return the parsed value; Problems when it is none of this kind."""
+        if not isinstance(value, str) and not hasattr(value, "isoformat"):
+            raise self.wrong(value)
+        return value
+
+
+class Arguments(Anything):
+    """A command line, as one text or as a list of its words."""
+
+    expected = "a string or an array of strings"
+    example = '"--tensor-parallel-size 4"'
+
+    def parse(self, value: object) -> object:
+        """Return the parsed value; Problems when it is none of this kind."""
+        words = value if isinstance(value, list) else [value]
+        if not all(isinstance(word, str) for word in words):
+            raise self.wrong(value)
+        return value
+
+
 def _each(kind: Kind, value: object, parse: Any, limit: int) -> tuple[object, ...]:
     if not isinstance(value, list):
         raise kind.wrong(value)
@@ -346,6 +374,26 @@ def kinds(cls: type[Any]) -> dict[str, tuple[str, Kind, bool]]:
 
 
 _KINDS: dict[type[Any], dict[str, tuple[str, Kind, bool]]] = {}
+
+
+class Field(NamedTuple):
+    """A key of a table as its documentation has it; ``judged`` False: accepted, and nothing reads it yet."""
+
+    name: str
+    attribute: str
+    kind: Kind
+    required: bool
+    doc: str
+    judged: bool
+
+
+def documented(cls: type[Any]) -> list[Field]:
+    """Return the keys of a table with what is said of them, in the order of their declaration."""
+    attributes = {a.name: a.metadata for a in attrs.fields(cls)}
+    return [
+        Field(name, attribute, kind, required, attributes[attribute]["doc"], attributes[attribute]["judged"])
+        for name, (attribute, kind, required) in kinds(cls).items()
+    ]
 
 
 def structure_table(cls: type[Any], value: object) -> Any:

@@ -35,7 +35,10 @@ SCORE_PASSES = 4
 class AttentionConfig(Value):
     """``flash`` tiles the scores on chip; ``naive`` writes the whole score matrix to HBM."""
 
-    kernel: str | None = key(Text("flash", "naive"))
+    kernel: str | None = key(
+        Text("flash", "naive"),
+        doc="`flash` tiles the score matrix on chip, `naive` writes it to memory. Left out: flash.",
+    )
 
 
 def defaults(config: AttentionConfig, context: Context) -> Mapping[str, Default]:

@@ -32,12 +32,22 @@ NAME = "batching"
 class Batching(Value):
     """Limits of one replica's scheduler: sequences at once, new tokens a step, chunking of prompts."""
 
-    max_sequences: int | None = key(Integer(1, 1_000_000))
-    max_batched_tokens: int | None = key(Integer(1, 100_000_000))
-    chunked_prefill: bool | None = key(Boolean())
-    prefill_chunk: int | None = key(Integer(1, 100_000_000))
-    admission: str | None = key(Text())
-    parallel_samples: int | None = key(Integer(1, 1024))
+    max_sequences: int | None = key(
+        Integer(1, 1_000_000),
+        doc="Most sequences that run at once, for each data-parallel rank. Left out: the engine's default.",
+    )
+    max_batched_tokens: int | None = key(
+        Integer(1, 100_000_000),
+        doc="Most new tokens of a step, decoding sequences and prompt chunks together. Left out: the engine's default.",
+    )
+    chunked_prefill: bool | None = key(
+        Boolean(), doc="Whether prompts are cut to fit beside decoding sequences. Left out: the engine's default."
+    )
+    prefill_chunk: int | None = key(
+        Integer(1, 100_000_000), doc="Most prompt tokens of a step. Left out: what `max_batched_tokens` leaves."
+    )
+    admission: str | None = key(Text(), doc="Which request is admitted next.", judged=False)
+    parallel_samples: int | None = key(Integer(1, 1024), doc="Outputs decoded from each prompt. Left out: 1.")
 
 
 def defaults(config: Batching, context: Context) -> Mapping[str, Default]:

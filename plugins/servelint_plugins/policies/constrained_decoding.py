@@ -51,15 +51,30 @@ class ConstrainedDecoding(Value):
     """``share`` of requests are constrained; ``compile`` seconds a new schema, ``mask`` host seconds a token,
     warm; ``jump_forward`` is the share of constrained output tokens that the grammar fixes and no step computes."""
 
-    backend: str | None = key(Text())
-    share: float | None = key(_fraction)
-    schemas: str | None = key(Text("static", "dynamic"))
-    cache_hit: float | None = key(_fraction)
-    compile: float | None = key(_seconds)
-    mask: float | None = key(_seconds)
-    overlap: bool | None = key(Boolean())
-    jump_forward: float | None = key(Quantity(Dimension.FRACTION, 0, 0.99, positive=False))
-    cache_key: tuple[str, ...] | None = key(Many(Text("schema", "tokenizer", "engine_version")))
+    backend: str | None = key(
+        Text(), doc="The grammar engine. Its times are not known to the tool: give `mask` and `compile`.", judged=False
+    )
+    share: float | None = key(_fraction, doc="Share of requests that are constrained. Left out: all.")
+    schemas: str | None = key(
+        Text("static", "dynamic"),
+        doc="Whether schemas are the same for every request; decides the default of `cache_hit`.",
+    )
+    cache_hit: float | None = key(
+        _fraction,
+        doc="Share of constrained requests whose schema is compiled already. Left out: 1, and 0 for dynamic schemas.",
+    )
+    compile: float | None = key(_seconds, doc="Time to compile a new schema. Left out: 100 ms.")
+    mask: float | None = key(
+        _seconds, doc="Host time of one token's mask, warm. Left out: 50 us; no finding rests on that."
+    )
+    overlap: bool | None = key(Boolean(), doc="Whether masks are built during the forward pass. Left out: true.")
+    jump_forward: float | None = key(
+        Quantity(Dimension.FRACTION, 0, 0.99, positive=False),
+        doc="Share of constrained output tokens that the grammar fixes and no step computes. Left out: none.",
+    )
+    cache_key: tuple[str, ...] | None = key(
+        Many(Text("schema", "tokenizer", "engine_version")), doc="What compiled schemas are cached by.", judged=False
+    )
 
 
 def active(config: ConstrainedDecoding, context: Context) -> bool:

@@ -33,29 +33,47 @@ NAME = "disaggregation"
 class PoolTable(Value):
     """One pool: devices and parallelism of a replica of it, and how many replicas."""
 
-    accelerator: str | None = key(Text())
-    devices: int | None = key(Integer(1, 100_000))
-    tensor: int | None = key(Integer(1, 4096))
-    pipeline: int | None = key(Integer(1, 4096))
-    replicas: int | None = key(Integer(1, 1_000_000))
+    accelerator: str | None = key(Text(), doc="Device of the pool, by id or alias. Left out: the deployment's.")
+    devices: int | None = key(
+        Integer(1, 100_000),
+        doc="Devices of a replica of the pool; of the whole pool where they are a multiple of what its degrees need. "
+        "Left out: what they need, else the deployment's.",
+    )
+    tensor: int | None = key(Integer(1, 4096), doc="Tensor-parallel degree of the pool.")
+    pipeline: int | None = key(
+        Integer(1, 4096),
+        doc="Pipeline stages of the pool. Where `tensor`, `pipeline` and `devices` are all left out, the "
+        "deployment's degrees hold.",
+    )
+    replicas: int | None = key(
+        Integer(1, 1_000_000), doc="Replicas of the pool. Left out: 1, or as many as `devices` has room for."
+    )
 
 
 @frozen(eq=False, repr=False)
 class Transfer(Value):
     """How KV travels: one-direction bandwidth, fixed setup, and whether layers stream while prefill runs."""
 
-    bandwidth: float | None = key(Quantity(Dimension.BYTES_PER_SECOND, 0, 1e15))
-    setup: float | None = key(Quantity(Dimension.SECONDS, 0, 3600, positive=False))
-    layerwise: bool | None = key(Boolean())
+    bandwidth: float | None = key(
+        Quantity(Dimension.BYTES_PER_SECOND, 0, 1e15),
+        doc="Rate that the KV cache of a sequence travels at, one direction. Left out: the network ports of the "
+        "smaller replica.",
+    )
+    setup: float | None = key(
+        Quantity(Dimension.SECONDS, 0, 3600, positive=False), doc="Fixed time of a transfer. Left out: none."
+    )
+    layerwise: bool | None = key(
+        Boolean(), doc="Whether layers are sent while later ones are still prefilled. Left out: true."
+    )
 
 
 @frozen(eq=False, repr=False)
 class DisaggregationConfig(Value):
     """Both pools are needed; a key that a pool leaves out is the deployment's own."""
 
-    prefill: PoolTable | None = key(Table(PoolTable))
-    decode: PoolTable | None = key(Table(PoolTable))
-    transfer: Transfer | None = key(Table(Transfer))
+    prefill: PoolTable | None = key(Table(PoolTable), doc="The pool that prefills.")
+    decode: PoolTable | None = key(Table(PoolTable), doc="The pool that decodes.")
+    transfer: Transfer | None = key(Table(Transfer), doc="How the KV cache gets from one to the other.")
 
 
 def _shape(table: PoolTable, base: Any) -> Any:
@@ -73,7 +91,7 @@ def _pool(name: str, table: PoolTable, context: Context) -> Pool:
     policy = next(p for p in context.plugins.policies if p.name == "parallelism")
     shape = _shape(table, deployment.policies.get("parallelism") or policy.config())
     stated = table.tensor is not None or table.pipeline is not None
-    needed = (policy.devices(shape) if stated and policy.devices is not None else None) or 1
+    needed = (context.plugins.devices_of(policy, shape) if stated else None) or 1
     devices = table.devices or (needed if stated else context.topology.devices)
     replicas = table.replicas or 1
     if needed > devices:
@@ -88,8 +106,7 @@ def _pool(name: str, table: PoolTable, context: Context) -> Pool:
         if own and own.id != accelerator.id:
             # Overrides and measured efficiencies are those of the deployment's own part.
             accelerator, hardware = own, evolve(hardware, efficiency=None)
-        built, assumed = build_topology(accelerator, hardware, devices)
-        topology = evolve(built, overrides=topology.overrides if accelerator is not own else ())
+        topology, assumed = build_topology(accelerator, hardware, devices)
         for a in assumed:
             context.assume((*path, *a.path[1:]), a.value, a.reason, a.source)
     policies = {k: v for k, v in deployment.policies.items() if k != NAME}

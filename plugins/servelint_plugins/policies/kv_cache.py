@@ -32,11 +32,24 @@ class KvCache(Value):
     """``memory_utilization`` is the share of visible memory that the engine may use; ``memory_bytes`` the
     size of the cache itself, which replaces what that leaves."""
 
-    memory_utilization: float | None = key(Quantity(Dimension.FRACTION, 0, 1))
-    memory_bytes: float | None = key(Quantity(Dimension.BYTES, 0, 1e18))
-    page_size: int | None = key(Integer(1, 1_000_000))
-    prefix_reuse: bool | None = key(Boolean())
-    offload: str | None = key(Text())
+    memory_utilization: float | None = key(
+        Quantity(Dimension.FRACTION, 0, 1),
+        doc="Share of the visible memory that the engine may use for everything. Left out: the engine's default.",
+    )
+    memory_bytes: float | None = key(
+        Quantity(Dimension.BYTES, 0, 1e18), doc="Size of the KV cache of a device, instead of what the share leaves."
+    )
+    page_size: int | None = key(
+        Integer(1, 1_000_000), doc="Tokens of a page; a sequence takes whole pages. Left out: the engine's default."
+    )
+    prefix_reuse: bool | None = key(
+        Boolean(),
+        doc="Whether prompts find cached prefixes; false makes `workload.prefix_hit` 0. Left out: the engine's "
+        "default.",
+    )
+    offload: str | None = key(
+        Text(), doc="Where blocks go that are evicted. Not priced: MEM003 then leaves open how fast they come back."
+    )
 
 
 def defaults(config: KvCache, context: Context) -> Mapping[str, Default]:
@@ -55,7 +68,7 @@ def memory(config: KvCache, ledger: MemoryLedger, context: Context) -> MemoryLed
     lineage = Lineage(
         "budget = visible memory x utilization",
         (
-            Input("visible memory", ledger.visible, "B", context.accelerator.source("memory", "usable")),
+            Input("visible memory", ledger.visible, "B", context.accelerator.usable_source),
             Input("utilization", share, "", context.source(NAME, "memory_utilization")),
         ),
         ledger.budget_lineage.rewrites,

@@ -37,9 +37,14 @@ class Moe(Value):
     """``skew`` is the busiest expert rank's load over the mean (1: even), measured with the copies in place;
     ``redundant_experts`` are extra copies a layer; ``load_metrics`` says that expert load is recorded."""
 
-    skew: float | None = key(Number(1.0, 10_000.0))
-    redundant_experts: int | None = key(Integer(0, 100_000))
-    load_metrics: bool | None = key(Boolean())
+    skew: float | None = key(
+        Number(1.0, 10_000.0),
+        doc="Load of the busiest expert rank over the mean, copies in place; 1 is even. Left out: 1.",
+    )
+    redundant_experts: int | None = key(
+        Integer(0, 100_000), doc="Copies of experts that a layer keeps, in all. Left out: none."
+    )
+    load_metrics: bool | None = key(Boolean(), doc="Whether the load of experts is recorded, which MOE001 asks for.")
 
 
 def _ranks(context: Context) -> int:

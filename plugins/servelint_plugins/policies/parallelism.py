@@ -60,13 +60,23 @@ _degree = Integer(1, 4096)
 class Parallelism(Value):
     """Degrees of parallelism of one replica; ``pipeline_layers`` is the layers of each stage."""
 
-    tensor: int | None = key(_degree)
-    pipeline: int | None = key(_degree)
-    expert: int | None = key(_degree)
-    data: int | None = key(_degree)
-    attention_data: int | None = key(_degree)
-    context: int | None = key(_degree)
-    pipeline_layers: tuple[int, ...] | None = key(Many(Integer(0, 2000), 4096))
+    tensor: int | None = key(
+        _degree, doc="Devices that split every layer. Left out: all devices that the other degrees leave."
+    )
+    pipeline: int | None = key(_degree, doc="Stages that split the layers. Left out: 1.")
+    expert: int | None = key(
+        _degree,
+        doc="Ranks that split the experts; divides `tensor x data`. Left out: 1, every rank has its part of every "
+        "expert.",
+    )
+    data: int | None = key(_degree, doc="Copies in the replica that serve sequences of their own. Left out: 1.")
+    attention_data: int | None = key(
+        _degree, doc="Attention groups inside a tensor-parallel group, each with sequences of its own. Left out: 1."
+    )
+    context: int | None = key(_degree, doc="Devices that share the cached tokens of a sequence. Left out: 1.")
+    pipeline_layers: tuple[int, ...] | None = key(
+        Many(Integer(0, 2000), 4096), doc="Layers of each stage. Left out: as even as they divide."
+    )
 
     @property
     def t(self) -> int:

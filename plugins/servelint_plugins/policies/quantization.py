@@ -43,11 +43,22 @@ ROLES = (
 class QuantizationConfig(Value):
     """Format names; ``covers`` are the tensor roles stored in the weight format."""
 
-    weights: str | None = key(Text())
-    kv_cache: str | None = key(Text())
-    activations: str | None = key(Text())
-    covers: tuple[str, ...] | None = key(Many(Text(*ROLES)))
-    group_size: int | None = key(Integer(1, 65536))
+    weights: str | None = key(
+        Text(),
+        doc="Format that covered weights are stored in: `servelint catalog formats` lists them. Left out, or `auto`: "
+        "the checkpoint's.",
+    )
+    kv_cache: str | None = key(Text(), doc="Format of the KV cache. Left out, or `auto`: the checkpoint's.")
+    activations: str | None = key(
+        Text(),
+        doc="Format of activations in GEMMs; a 16-bit one keeps narrower weights from multiplying at their own rate. "
+        "Left out: the weight format's own.",
+    )
+    covers: tuple[str, ...] | None = key(
+        Many(Text(*ROLES)),
+        doc="Kinds of weights that are stored in the format. Left out: those that the format usually covers.",
+    )
+    group_size: int | None = key(Integer(1, 65536), doc="Elements that share a scale. Left out: the format's own.")
 
 
 def weight_format(config: QuantizationConfig, context: Context) -> Format | None:

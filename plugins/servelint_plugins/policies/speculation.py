@@ -51,12 +51,25 @@ class Speculation(Value):
     """``tokens`` is k; ``acceptance`` the chance that one drafted token is kept given that those before it
     were; ``acceptance_length`` the tokens kept a step, when that was measured instead."""
 
-    method: str | None = key(Text("draft", "eagle", "mtp", "ngram"))
-    tokens: int | None = key(Integer(0, 64))
-    acceptance: float | None = key(Quantity(Dimension.FRACTION, 0, 1, positive=False))
-    acceptance_length: float | None = key(Number(1.0, 65.0))
-    draft_model: str | None = key(Text())
-    draft_tensor: int | None = key(Integer(1, 4096))
+    method: str | None = key(
+        Text("draft", "eagle", "mtp", "ngram"),
+        doc="What drafts: another model, a head (EAGLE), the model's own layer (MTP), or a look-up. Left out: none, "
+        "or draft where `draft_model` is named.",
+    )
+    tokens: int | None = key(Integer(0, 64), doc="Tokens drafted a step. Left out: none.")
+    acceptance: float | None = key(
+        Quantity(Dimension.FRACTION, 0, 1, positive=False),
+        doc="Chance that a drafted token is kept when those before it were. Left out, with `acceptance_length`, too: "
+        "0.7, and findings are advice.",
+    )
+    acceptance_length: float | None = key(
+        Number(1.0, 65.0),
+        doc="Mean tokens kept a step, the verified one included, where that was measured; goes before `acceptance`.",
+    )
+    draft_model: str | None = key(Text(), doc="The model that drafts, by id or alias.")
+    draft_tensor: int | None = key(
+        Integer(1, 4096), doc="Devices that the draft is split over. Left out: as the target."
+    )
 
     @property
     def active(self) -> bool:
