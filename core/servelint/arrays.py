@@ -59,3 +59,12 @@ def sign(a: Number) -> Number:
 def is_plain(a: Number) -> bool:
     """Tell whether a value is a plain number rather than an array."""
     return isinstance(a, _PLAIN)
+
+
+def where(condition: Any, a: Number, b: Number) -> Number:
+    """Return ``a`` where a condition holds and ``b`` elsewhere, elementwise."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    import numpy as np
+
+    return np.where(condition, a, b)

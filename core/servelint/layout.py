@@ -33,7 +33,7 @@ from servelint.shapes import (
     attended_pairs,
     cached_tokens,
     distinct_expert_share,
-    latent_attention_flops,
+    latent_attention,
 )
 from servelint.values import Value
 
@@ -100,7 +100,7 @@ class _Layer:
         self.value = "hidden.0"
         self._links = 0
         self._where = architecture.id
-        self._base = "fp16" if formats.stored.name == "fp16" else "bf16"
+        self.base = "fp16" if formats.stored.name == "fp16" else "bf16"
 
     def source(self, name: str) -> Source:
         return Source("model", self._where, name)
@@ -138,7 +138,7 @@ class _Layer:
                         feature,
                         tensor.axis,
                         Lineage(f"FLOPs of {tensor.name} = 2 x params x tokens", (params,)),
-                        compute_precision(fmt, self._base),
+                        compute_precision(fmt, self.base),
                         tensor,
                     )
                 )
@@ -186,7 +186,7 @@ def _mixer_ops(layer: _Layer, block: Block) -> None:
         width = mixer.q_heads * (mixer.nope_dim + mixer.rope_dim + mixer.v_head_dim)
         layer.add(
             f"{block.name}.core",
-            [*_latent(layer, mixer), layer.activations(width, "query and output", "heads")],
+            [*_latent(layer, block, mixer), layer.activations(width, "query and output", "heads")],
             block,
         )
     elif isinstance(mixer, LinearState):
@@ -211,7 +211,7 @@ def _attention(layer: _Layer, mixer: Attention) -> list[Demand]:
             attended_pairs(mixer.window, mixer.chunk),
             "heads",
             Lineage("attention FLOPs = 2 x query heads x (key + value dim) x attended pairs", (heads, width)),
-            layer._base,
+            layer.base,
         ),
         CacheIO(
             mixer.cache_elements,
@@ -234,7 +234,7 @@ def _attention(layer: _Layer, mixer: Attention) -> list[Demand]:
     ]
 
 
-def _latent(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
+def _latent(layer: _Layer, block: Block, mixer: LatentAttention) -> list[Demand]:
     rank, rope = mixer.kv_lora_rank, mixer.rope_dim
     latent = Input(
         "latent elements per token", mixer.cache_elements, "", layer.source("kv_lora_rank + qk_rope_head_dim")
@@ -242,10 +242,14 @@ def _latent(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
     heads = Input("query heads", mixer.q_heads, "", layer.source("num_attention_heads"))
     indexer = mixer.indexer
     top_k = indexer.top_k if indexer is not None else 0
-    flops = latent_attention_flops(
+    up = next((t for t in block.tensors if t.name == "kv_b_proj"), None)
+    stored = layer.formats.stored if up is None else layer.formats.of(up)
+    expand = 2.0 * mixer.q_heads * rank * (mixer.nope_dim + mixer.v_head_dim)
+    flops, expanded = latent_attention(
         2.0 * mixer.q_heads * (rank + rope + rank),
         2.0 * mixer.q_heads * (mixer.nope_dim + rope + mixer.v_head_dim),
-        2.0 * mixer.q_heads * rank * (mixer.nope_dim + mixer.v_head_dim),
+        # 8-bit weights multiply at twice the rate of attention.
+        expand / (2 if stored.compute in ("fp8", "int8") else 1),
         top_k,
     )
     demands: list[Demand] = [
@@ -254,7 +258,17 @@ def _latent(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
             flops,
             "heads",
             Lineage("MLA score and value FLOPs: absorbed in decode, the cheaper form in prefill", (heads, latent)),
-            layer._base,
+            layer.base,
+        ),
+        Matmul(
+            expand,
+            expanded,
+            "heads",
+            Lineage(
+                "FLOPs of keys and values expanded again = 2 x heads x rank x (nope + value dim) x tokens", (heads,)
+            ),
+            compute_precision(stored, layer.base),
+            up,
         ),
         CacheIO(
             mixer.cache_elements,
@@ -284,12 +298,19 @@ def _latent(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
                 "replicated",
                 Lineage("index keys scanned = cached tokens x index bytes per token", (width,)),
             ),
+            StateIO(
+                indexer.bytes_per_token,
+                TOKENS,
+                "replicated",
+                Lineage("index keys written = new tokens x index bytes per token", (width,)),
+            ),
             Matmul(
                 2.0 * indexer.heads * indexer.head_dim,
                 attended_pairs(),
                 "replicated",
                 Lineage("indexer FLOPs = 2 x index heads x index dim x pairs", (width,)),
-                layer._base,
+                # Keys of one byte an element are multiplied as they are stored.
+                "fp8" if indexer.bytes_per_token < 2 * indexer.head_dim else layer.base,
             ),
         ]
     return demands
@@ -309,7 +330,7 @@ def _state(layer: _Layer, mixer: LinearState) -> list[Demand]:
             TOKENS,
             "heads",
             Lineage("state FLOPs = 6 x recurrent elements x tokens", (held,)),
-            layer._base,
+            layer.base,
         ),
     ]
 

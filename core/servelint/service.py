@@ -217,15 +217,24 @@ class Point:
         """Seconds of a step that also prefills ``tokens`` tokens on every rank, of ``prompts`` equal prompts."""
         if self.service.separate:
             return self.plain_s
-
-        def priced(pieces: float) -> float:
+        ranks, pieces = self.service.scheduler.ranks, max(1.0, prompts)
+        if ranks == 1 or pieces == 1:
             return self.service.seconds(self.shape(tokens / pieces, context, outputs, pieces, decoding))
+        alone = self.service.seconds(self.shape(tokens, context, outputs, 1.0, decoding))
+        every = self._every_rank_s(tokens, context, outputs, pieces, decoding)
+        return alone + (self._together - 1) / (ranks - 1) * (every - alone)
 
-        pieces, ranks = max(1.0, prompts), self.service.scheduler.ranks
-        if ranks == 1:
+    def _every_rank_s(
+        self, tokens: float, context: float, outputs: float, pieces: float, decoding: float | None = None
+    ) -> float:
+        """The same when every rank prefills, however seldom that is."""
+        scale = self.service.scheduler.ranks / self._together
+
+        def priced(whole: float) -> float:
+            return self.service.seconds(self.shape(tokens / whole, context, outputs, whole * scale, decoding))
+
+        if self.service.scheduler.ranks == 1:
             return priced(pieces)
-        if self._together < ranks:
-            return priced(1.0)
         # The fullest rank is priced with whole prompts.
         whole = float(math.floor(pieces))
         seconds = priced(whole)
@@ -487,7 +496,9 @@ class Point:
         # As many equal pieces as have the same query-key pairs among new tokens.
         met = together**2 / (last**2 + company * piece)
         past = (last * (tokens - last) + company * prompts.context) / together
-        return self.mixed_s(together, past, 1.0, met, self.batch)
+        seconds = self.mixed_s(together, past, 1.0, met, self.batch)
+        # Equal pieces follow each other through pipeline stages; the prompt itself does not.
+        return max(seconds, self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)) if self.service.staged else seconds
 
     @cached_property
     def _first_tokens(self) -> list[tuple[float, float, float]]:
@@ -514,7 +525,7 @@ class Point:
             if math.isinf(room):
                 room = max(self._prompts_per_rank, 1.0) * mix.new_prompt
             context = mix.prompt.mean - mix.new_prompt + max(mix.new_prompt - room, 0.0) / 2
-            full = self.mixed_s(room, context, 1.0, room / mix.new_prompt)
+            full = self._every_rank_s(room, context, 1.0, max(room / mix.new_prompt, 1.0))
             times = [(n.weight, mix.computed(n.tokens) / room * full) for n in mix.prompt.nodes]
         return sum(w * s for w, s in times), sum(w * s * s for w, s in times)
 
@@ -614,6 +625,7 @@ class Service:
         pricer: Pricer = self._decode.pricer
         self.seconds: Callable[[StepShape], float] = getattr(pricer, figure)
         self.bound: Callable[[StepShape], Any] = pricer.bound
+        self.staged = pricer.graph.stages > 1
         self._points: dict[float, Point] = {}
         self._pool_times: dict[float, float] = {}
 

@@ -8,9 +8,9 @@ pairs. Fields of a shape are numbers or numpy arrays, so the same graph prices a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from servelint.arrays import Number, ceil, maximum, minimum
+from servelint.arrays import Number, ceil, maximum, minimum, where
 
 
 class StepShape(NamedTuple):
@@ -102,6 +102,22 @@ class Feature:
             lambda shape: count(shape.fullest_rank(ranks)),
             (*self.args, "ranks", ranks),
             lambda shape: floor(shape.fullest_rank(ranks)),
+        )
+
+    def on_prompt_share(self, devices: int) -> Feature:
+        """Return this feature for one of ``devices`` that share the new tokens of every prompt."""
+        if devices == 1:
+            return self
+        count, floor = self.count, self.floor
+
+        def shared(shape: StepShape) -> StepShape:
+            return shape._replace(prefill_tokens=shape.prefill_tokens / devices)
+
+        return Feature(
+            f"{self.name} of a share of each prompt",
+            lambda shape: count(shared(shape)),
+            (*self.args, "devices", devices),
+            lambda shape: floor(shared(shape)),
         )
 
 
@@ -200,26 +216,34 @@ def distinct_expert_share(experts: int, top_k: int) -> Feature:
     )
 
 
-def latent_attention_flops(
+def latent_attention(
     absorbed_per_pair: float, expanded_per_pair: float, expand_per_token: float, top_k: int = 0
-) -> Feature:
-    """FLOPs of MLA scores and values: absorbed in decode, in prefill the cheaper of absorbed and expanded.
+) -> tuple[Feature, Feature]:
+    """FLOPs of MLA scores and values, and cached tokens whose keys and values are expanded again.
 
-    The expanded form re-expands the cached prefix, at ``expand_per_token`` FLOPs a token. With ``top_k``
-    (sparse attention) each query attends to at most that many latents.
+    Absorbed in decode; a prompt takes the cheaper of absorbed and expanded, the latter re-expanding its cached
+    prefix. ``expand_per_token`` weighs one re-expanded token in attention FLOPs (half where its GEMM runs at
+    twice the rate), which decides between the two. With ``top_k`` (sparse attention) each query attends to at
+    most that many latents.
     """
+    args = (absorbed_per_pair, expanded_per_pair, expand_per_token, top_k)
 
     def pairs(new: Number, past: Number) -> Number:
         return _window_pairs(new, past, top_k) if top_k else _pairs(new, past)
 
-    def count(s: StepShape) -> Number:
-        prompt = pairs(s.prefill_tokens, s.prefill_context)
-        prompt_flops = minimum(
-            prompt * absorbed_per_pair, prompt * expanded_per_pair + s.prefill_context * expand_per_token
-        )
-        return s.batch * pairs(s.new_tokens, s.context) * absorbed_per_pair + s.prefill_sequences * prompt_flops
+    def expands(s: StepShape, prompt: Number) -> Any:
+        return prompt * expanded_per_pair + s.prefill_context * expand_per_token < prompt * absorbed_per_pair
 
-    return Feature("latent attention FLOPs", count, (absorbed_per_pair, expanded_per_pair, expand_per_token, top_k))
+    def flops(s: StepShape) -> Number:
+        prompt = pairs(s.prefill_tokens, s.prefill_context)
+        each = where(expands(s, prompt), expanded_per_pair, absorbed_per_pair)
+        return s.batch * pairs(s.new_tokens, s.context) * absorbed_per_pair + s.prefill_sequences * prompt * each
+
+    def expanded(s: StepShape) -> Number:
+        prompt = pairs(s.prefill_tokens, s.prefill_context)
+        return s.prefill_sequences * where(expands(s, prompt), s.prefill_context, 0.0)
+
+    return Feature("latent attention FLOPs", flops, args), Feature("re-expanded tokens", expanded, args)
 
 
 def score_elements() -> Feature:

@@ -86,6 +86,8 @@ def test_exit_status(
         (("cost",), "required: SPEC"),
         (("cost", "a.toml", "--batch", "-1"), "negative"),
         (("cost", "a.toml", "--context", "0.5"), "expected a number from 1 to 100,000,000"),
+        (("cost", "a.toml", "--batch", "abc"), "expected a count of sequences, such as 64"),
+        (("cost", "a.toml", "--context", "abc"), "expected a count of tokens"),
         (("cost", "a.toml", "--graph", "dott"), "did you mean 'dot'"),
         (("explain", "none.toml"), "there is no such file"),
         (("explain", "a.toml", "kv_bytes"), "did you mean 'kv_bytes_per_token'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,60 @@ def test_entries_load_once_and_only_when_asked_for() -> None:
     assert opened == ["x/one"]
     with pytest.raises(CatalogueError, match="did you mean 'x/two'"):
         loaded.accelerators.get("x/twoo")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("L40S", "nvidia/l40s"),
+        ("l4", "nvidia/l4"),
+        ("H100 SXM5 80GB", "nvidia/h100-sxm5-80gb"),
+        ("MI300X", "amd/mi300x-oam-192gb"),
+        ("NVIDIA/H100-SXM5-80GB", "nvidia/h100-sxm5-80gb"),
+        ("H100", None),
+    ],
+)
+def test_a_part_without_its_vendor_is_found(name: str, found: str | None, plugins: Plugins) -> None:
+    assert plugins.accelerators.resolve(name) == found
+
+
+def test_a_name_that_two_owners_have_is_not_found_without_one() -> None:
+    entries = [Entry(f"{owner}/one", lambda: SimpleNamespace(id="")) for owner in ("x", "y")]
+    loaded = load(h=plugin(servelint_accelerators=lambda: [*entries, Entry("x/two", lambda: SimpleNamespace(id=""))]))
+    assert loaded.accelerators.resolve("one") is None
+    assert loaded.accelerators.resolve("two") == "x/two"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("H100", ": it may be 'nvidia/h100-nvl-94gb' or 'nvidia/h100-pcie-80gb' or 'nvidia/h100-sxm5-80gb'; name the"),
+        ("A100 80GB", ": it may be 'nvidia/a100-pcie-80gb' or 'nvidia/a100-sxm4-80gb'; name the one"),
+        ("B200", "; did you mean 'nvidia/b200-sxm6-180gb'?"),
+        ("a100-80gb-sxmm", "; did you mean 'nvidia/a100-sxm4-80gb'"),
+        ("zzz", "; `servelint catalog hardware` lists them, or give hardware.datasheet"),
+    ],
+)
+def test_suggestions_are_ids(name: str, said: str, plugins: Plugins) -> None:
+    with pytest.raises(CatalogueError) as caught:
+        plugins.accelerators.get(name)
+    assert said in str(caught.value)
+
+
+def test_suggestions_of_models_are_ids(plugins: Plugins) -> None:
+    for name in ("meta-llama/Llama-3.1-8B-Instrct", "mixtral", "gpt-oss"):
+        with pytest.raises(CatalogueError) as caught:
+            plugins.models.get(name)
+        assert set(re.findall(r"'([^']+)'", str(caught.value))) - {name} <= set(plugins.models.ids())
+    with pytest.raises(CatalogueError, match=r"`servelint catalog models` lists them, or give model\.config"):
+        plugins.models.get("zzz")
+
+
+def test_many_unknown_names_cost_no_search_each(plugins: Plugins) -> None:
+    catalogue = Plugins(discover=True).models
+    messages = [catalogue.unknown(f"meta-llama/Llama-3.1-8B-{i:04d}x") for i in range(1000)]
+    assert "did you mean" in messages[0]
+    assert messages[-1].endswith("; `servelint catalog models` lists them")
 
 
 def run_with(*folders: str, spec: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

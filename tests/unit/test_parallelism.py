@@ -12,7 +12,7 @@ from servelint.composition import Composition
 from servelint.errors import InfeasibleError
 from servelint.manager import Plugins
 from servelint.resources import CacheIO, Collective, Matmul, WeightRead
-from servelint.shapes import StepShape, decode
+from servelint.shapes import StepShape, decode, prefill
 from servelint.testing import compose, samples
 from servelint_plugins.policies.parallelism import Parallelism, devices, stage_layers
 
@@ -236,6 +236,10 @@ def test_context_parallel_on_devices_of_its_own(plugins: Plugins) -> None:
     assert demand(two, "attn.core", CacheIO) == demand(one, "attn.core", CacheIO) / 2
     assert two.memory.weights_bytes == one.memory.weights_bytes
     assert two.memory.bytes_per_token() * 2 == one.memory.bytes_per_token()
+    # A prompt is shared out, tokens that are decoded one by one are not.
+    product = next(d for d in two.graph.op("mlp.up_proj").demands if isinstance(d, Matmul))
+    assert product.feature.count(prefill(100.0)) == 50
+    assert product.feature.count(STEP) == 8
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ FIXED, DECODE, READ, PROMPT = 10e-3, 20e-6, 0.0, 30e-6
 class LinearPricer:
     """Step times linear in the shape; every other figure is a fraction of the estimate."""
 
+    graph = SimpleNamespace(stages=1)
+
     def __init__(
         self, fixed: float = FIXED, decode: float = DECODE, read: float = READ, prompt: float = PROMPT
     ) -> None:

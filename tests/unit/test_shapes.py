@@ -17,7 +17,7 @@ from servelint.shapes import (
     cached_tokens,
     decode,
     distinct_expert_share,
-    latent_attention_flops,
+    latent_attention,
     prefill,
     score_elements,
 )
@@ -87,12 +87,13 @@ def test_reached_experts_are_an_expectation_above_a_floor() -> None:
 
 
 def test_latent_prefill_takes_the_cheaper_form() -> None:
-    feature = latent_attention_flops(100.0, 30.0, 500.0)
-    # Absorbed for a short chunk over a long prefix, expanded for a long prompt without one.
-    assert feature.count(prefill(1.0, 10.0)) == 100.0 * 11
-    assert feature.count(prefill(10.0, 0.0)) == 30.0 * 55
-    assert feature.count(decode(2.0, 10.0)) == 2 * 100.0 * 11
-    assert latent_attention_flops(1.0, 9.0, 9.0, top_k=4).count(decode(1.0, 100.0, 2.0)) == 8
+    flops, expanded = latent_attention(100.0, 30.0, 500.0)
+    # Absorbed for a short chunk over a long prefix, expanded for a long prompt over a short one.
+    short, long = prefill(1.0, 10.0), prefill(20.0, 2.0, 3.0)
+    assert (flops.count(short), expanded.count(short)) == (100.0 * 11, 0.0)
+    assert (flops.count(long), expanded.count(long)) == (3 * 30.0 * (40 + 210), 3 * 2.0)
+    assert (flops.count(decode(2.0, 10.0)), expanded.count(decode(2.0, 10.0))) == (2 * 100.0 * 11, 0.0)
+    assert latent_attention(1.0, 9.0, 9.0, top_k=4)[0].count(decode(1.0, 100.0, 2.0)) == 8
 
 
 def test_arrays_broadcast() -> None:

@@ -234,14 +234,20 @@ def compose(arguments: argparse.Namespace, name: str) -> Composed | int:
     return 2
 
 
-def positive(text: str) -> float:
-    """Read a number of at least 1 of an option, with k or M allowed as in 64k."""
+def sequences(text: str) -> float:
+    """Read a count of sequences of an option."""
+    return positive(text, "a count of sequences, such as 64")
+
+
+def positive(text: str, expected: str = "") -> float:
+    """Read a number of at least 1 of an option, with k or M allowed as in 64k; a count of tokens if nothing else."""
     from servelint.units import Dimension, QuantityError, parse_quantity
 
     try:
         value = parse_quantity(text, Dimension.TOKENS)
     except QuantityError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        said = error.message.replace(error.expected, expected) if expected else error.message
+        raise argparse.ArgumentTypeError(said) from None
     if not 1 <= value <= 100_000_000:
         raise argparse.ArgumentTypeError(f"{text}: expected a number from 1 to 100,000,000")
     return float(value)

@@ -10,6 +10,7 @@ from servelint.commands.common import (
     compose,
     parser,
     positive,
+    sequences,
     settled,
     use_color,
     write,
@@ -21,7 +22,7 @@ def run(argv: list[str]) -> int:
     """Run the command."""
     made = parser("cost", "Show what the steps of a deployment cost, per op and resource, and what fits.")
     made.add_argument("spec", metavar="SPEC", help="a deployment spec, - for standard input")
-    made.add_argument("--batch", type=positive, metavar="N", help="decoding sequences, instead of the operating point")
+    made.add_argument("--batch", type=sequences, metavar="N", help="decoding sequences, instead of the operating point")
     made.add_argument("--context", type=positive, metavar="N", help="cached tokens of each, instead of the mean")
     made.add_argument("--prompt", type=positive, metavar="N", help="prompt tokens of the prefill step")
     made.add_argument("--graph", metavar="FORMAT", help="only the step graph: dot, mermaid or json")

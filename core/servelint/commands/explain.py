@@ -10,6 +10,7 @@ from servelint.commands.common import (
     compose,
     parser,
     positive,
+    sequences,
     settled,
     use_color,
     write,
@@ -24,7 +25,7 @@ def run(argv: list[str]) -> int:
     made = parser("explain", "Show the lineage of a figure: formulas, inputs, and where each input was read.")
     made.add_argument("spec", metavar="SPEC", help="a deployment spec, - for standard input")
     made.add_argument("figure", nargs="?", metavar="FIGURE", help="a figure, an op, or a key path; none lists them")
-    made.add_argument("--batch", type=positive, metavar="N", help="decoding sequences, instead of the operating point")
+    made.add_argument("--batch", type=sequences, metavar="N", help="decoding sequences, instead of the operating point")
     made.add_argument("--context", type=positive, metavar="N", help="cached tokens of each, instead of the mean")
     made.add_argument("--prompt", type=positive, metavar="N", help="prompt tokens of the prefill step")
     made.add_argument("--format", default="text", metavar="FORMAT", help="text or json")

@@ -48,6 +48,7 @@ def as_object(figures: Figures) -> dict[str, Any]:
         **head(),
         "file": review.document.name,
         "deployment": deployment_object(figures),
+        "notes": figures.notes,
         "steps": steps,
         "weights_bytes_per_device": memory.weights_bytes,
         "kv_bytes_per_token": figures.kv_bytes_per_token,

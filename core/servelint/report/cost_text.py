@@ -13,6 +13,11 @@ from servelint.report.show import Style, quantity
 
 Rows = list[tuple[str, ...]]
 
+PREFILL = (
+    "the estimate of a prefill is hopeful: prompts that were measured took about half as long again in the median, "
+    "short ones longer (docs/accuracy.md, by accelerator)"
+)
+
 
 def as_text(figures: Figures, style: Style) -> str:
     """Return everything for people."""
@@ -23,6 +28,8 @@ def as_text(figures: Figures, style: Style) -> str:
     engine = printable(f"{about['engine']} {about['engine_version'] or ''}".strip())
     replicas = f"{about['replicas']} replica{'s' if about['replicas'] != 1 else ''}"
     lines = [f"{style.paint(title, '1')}, {replicas}, engine {engine}", ""]
+    lines += [f"{style.paint('note', '1')}: {note}; it is priced all the same" for note in figures.notes]
+    lines += [""] if figures.notes else []
     lines += _steps_text(figures, style)
     for step in figures.steps.values():
         if step.name != "mixed":
@@ -61,6 +68,7 @@ def _steps_text(figures: Figures, style: Style) -> list[str]:
         rows.append((step.name, *times, c.binding_resource, *sizes))
     lines = [style.paint("Steps", "1") + f" ({figures.basis}), per device", *table(rows), ""]
     lines += [f"  {step.name}: {step.words}" for step in figures.steps.values()]
+    lines.append(f"  {PREFILL}")
     if figures.separate:
         lines.append("  no mixed step: prompts are prefilled on a pool of their own")
     return [*lines, ""]
@@ -118,7 +126,8 @@ def _memory_text(figures: Figures, style: Style) -> list[str]:
     context = figures.context
     capacity = figures.kv_capacity_tokens
     each = figures.kv_bytes_per_sequence(context)
-    lines = [style.paint("Memory of a device", "1") + where, *table(rows)]
+    notes = [_as_sold(figures), *([""] * (len(rows) - 1))]
+    lines = [style.paint("Memory of a device", "1") + where, *table(rows, notes)]
     if fit.left < 0:
         lines.append(f"  weights and reserves exceed the budget by {quantity(-fit.left, 'B')}")
     lines += [
@@ -136,6 +145,19 @@ def _memory_text(figures: Figures, style: Style) -> list[str]:
         "",
     ]
     return lines
+
+
+def _as_sold(figures: Figures) -> str:
+    """Visible memory in the unit that tools show, beside the size that the part is sold by."""
+    accelerator = figures.decode_side.setup.topology.accelerator
+    visible = figures.memory.visible
+    shown = f"{visible / 2**30:,.1f} GiB"
+    # Sizes on boxes mix GB and GiB; where the figure in force is the published one there is nothing to compare.
+    if accelerator.memory_bytes == visible:
+        return f"({shown})"
+    gibibytes, rest = divmod(accelerator.memory_bytes, 2**30)
+    sold = quantity(float(accelerator.memory_bytes), "B") if rest else f"{gibibytes:,} GiB"
+    return f"({shown}; sold as {sold})"
 
 
 def _roofline_text(figures: Figures, style: Style) -> list[str]:
@@ -177,9 +199,11 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
             )
         )
         remarks.append("; ".join(notes))
-    limits = ", ".join(f"{name} {n:,}" for name, n in figures.service.limits.items())
-    lines = [style.paint("Frontier", "1") + ", one replica, estimates", *table(rows, remarks)]
-    lines.append(f"  most sequences at once: {limits}")
+    limits = sorted(figures.service.limits.items(), key=lambda item: item[1])
+    others = "; ".join(f"{name}: {n:,}" for name, n in limits[1:])
+    head = style.paint("Frontier", "1") + ": a replica with so many sequences decoding at once, estimates"
+    lines = [head, *table(rows, remarks)]
+    lines.append(f"  at most {limits[0][1]:,} sequences at once, by {limits[0][0]}{f' ({others})' if others else ''}")
     if review.operating_point is None:
         lines.append("  operating point: none within the limits")
     if not review.objectives:

@@ -131,6 +131,22 @@ class Figures:
         new = mix.computed(whole) if mix is not None and self._prompt is None else whole
         return new, max(whole - new, 0.0)
 
+    @cached_property
+    def notes(self) -> list[str]:
+        """What the command line asks for and the deployment never runs; it is priced all the same."""
+        found = []
+        for name, given in (("--context", self._context), ("--prompt", self._prompt)):
+            if given is not None and given > self.max_model_len:
+                found.append(f"{name} {given:,.0f} is longer than any request: max_model_len is {self.max_model_len:,}")
+        if self._batch is not None:
+            scheduler, fits = self.decode_side.scheduler, self.max_resident_sequences
+            asked = f"--batch {self._batch:,.6g} is more than"
+            if self._batch > fits:
+                found.append(f"{asked} fits at once: {fits:,} sequences of {self.context:,.0f} tokens")
+            if scheduler.max_sequences is not None and self._batch > scheduler.max_sequences:
+                found.append(f"{asked} is admitted: max_sequences lets {scheduler.max_sequences:,} run at once")
+        return found
+
     # Steps
 
     @cached_property

@@ -91,10 +91,10 @@ HEAD = f"""\
 
 <!-- Written by: python -m servelint.report.spec_page docs/spec.md -->
 
-Every table and key of spec version {VERSION}. A spec is a TOML file with the top-level key `servelint = {VERSION}`. Only
-that key is required: what is left out has an engine's or a stated default, which `servelint check --verbose` lists, and
-a rule that lacks an input says what it lacks. A key that does not exist, a value of the wrong kind, and a name that
-nothing provides are errors (SPEC001 to SPEC004).
+Every table and key of spec version {VERSION}. A spec is a TOML file with the top-level key `servelint =
+{VERSION}`. Only that key is required: what is left out has an engine's or a stated default, which `servelint
+check --verbose` lists, and a rule that lacks an input says what it lacks. A key that does not exist, a value of
+the wrong kind, and a name that nothing provides are errors (SPEC001 to SPEC004).
 
 The smallest spec that is checked against objectives:
 
@@ -126,6 +126,10 @@ both, the rate decides. With neither, every replica is as full as it is let.
 **Replicas.** `hardware.devices` and all degrees of parallelism are of **one replica**; `hardware.replicas` of them
 share the workload evenly. `workload.rate` and `workload.concurrency` are of the **whole deployment**. A claim's figure
 is of what its `per` says.
+
+**Names** of accelerators and models compare without case, spaces, dashes and underscores: an id, an id without
+its owner where only one has it (`L40S`), or an alias. A family (`H100`) is no name: the error lists its
+members.
 
 **Policies** say what the engine is told to do. A key that a policy leaves out has the default of the engine, else the
 policy's own.

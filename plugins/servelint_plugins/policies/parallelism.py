@@ -122,6 +122,15 @@ class Parallelism(Value):
         """
         return self.attention_tensor % self.c == 0
 
+    @property
+    def prompt_shares(self) -> int:
+        """Devices that share the new tokens of a prompt in everything that they do."""
+        return 1 if self.context_shares_tensor else self.c
+
+    def tokens(self, ranks: int) -> Feature:
+        """Return the tokens of a step on a device, where so many ranks share its sequences."""
+        return TOKENS.on_fullest_rank(ranks).on_prompt_share(self.prompt_shares)
+
 
 def devices(config: Parallelism) -> int | None:
     """Devices that the declared degrees need; None when none is declared."""
@@ -259,6 +268,9 @@ def _divided(op: Op, demand: Demand, split: _Split) -> Demand:
         reason = f"sequences of the fullest of {ranks} ranks"
         lineage = demand.lineage.rewritten(NAME, reason)
         demand = evolve(demand, feature=demand.feature.on_fullest_rank(ranks), lineage=lineage)
+    if config.prompt_shares > 1 and not attends and demand.feature != ONCE:
+        lineage = demand.lineage.rewritten(NAME, "new tokens shared by context", context.input(NAME, "context"))
+        demand = evolve(demand, feature=demand.feature.on_prompt_share(config.prompt_shares), lineage=lineage)
     if config.c > 1 and attends:
         demand = demand.scaled(1 / config.c, NAME, "tokens shared by context", context.input(NAME, "context"))
     return demand
@@ -297,8 +309,7 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
     architecture = context.architecture
     hidden = architecture.hidden_size
     t, ta, ranks = config.t, config.attention_tensor, config.ranks
-    rank_tokens = TOKENS.on_fullest_rank(ranks)
-    group_tokens = TOKENS.on_fullest_rank(config.d)
+    rank_tokens, group_tokens = config.tokens(ranks), config.tokens(config.d)
     for op in graph.ops:
         block = context.block(op.name)
         ends_mixer = block is not None and block.mixer is not None and op.name.endswith(".out_proj")
@@ -358,7 +369,7 @@ def _dispatch(op: Op, block: Block, split: _Split) -> list[Demand]:
     ranks = split.expert
     precisions = [d.precision for d in op.demands if isinstance(d, Matmul) and d.axis == "experts"]
     widths = {"dispatch": min((DISPATCH_BYTES.get(p, ACTIVATION_BYTES) for p in precisions), default=ACTIVATION_BYTES)}
-    own = TOKENS.on_fullest_rank(config.ranks)
+    own = config.tokens(config.ranks)
     each = context.architecture.hidden_size / config.attention_tensor
     outer = context.topology.hops(ranks)[-1]
     inner = outer.inner if outer.tier == "network" else 1
@@ -423,7 +434,7 @@ def _staged(graph: StepGraph, config: Parallelism, context: Context) -> StepGrap
             repeats = first if op.name.startswith("embedding") else last
         ops.append(evolve(op, repeats=repeats))
     staged = evolve(graph, ops=tuple(ops), stages=config.p, micro_batches=config.p)
-    tokens = TOKENS.on_fullest_rank(config.ranks)
+    tokens = config.tokens(config.ranks)
     part = context.architecture.hidden_size / config.t
     send = _collective("send", "stage to stage", part, tokens, 2, config.t * config.d, context)
     between = (1,) * (config.p - 1) + (0,)

@@ -147,8 +147,11 @@ tensor = 4
             (p.devices(config) for p in review.plugins.policies if p.name == "parallelism" and p.devices is not None),
             None,
         )
+        # A context degree that divides the tensor degree may share its devices or have its own.
+        if needed is None or devices in (needed, needed * config.c):
+            return
         # A tensor degree that is left out takes what the other degrees leave.
-        if needed is None or needed == devices or ("tensor" not in declared and devices % needed == 0):
+        if "tensor" not in declared and devices % needed == 0:
             return
         product = " x ".join(f"{d} {getattr(config, d)}" for d in declared)
         last = max(declared, key=lambda d: (getattr(config, d) > 1, DEGREES.index(d)))

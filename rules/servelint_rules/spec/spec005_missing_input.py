@@ -60,10 +60,10 @@ accelerator = "nvidia/h100-sxm5-80gb"
 id = "meta-llama/Llama-3.1-8B"
 max_model_len = 8192
 [engine]
-env = { VLLM_USE_V1 = "1" } # expect: SPEC005
+args = ["--max-num-seqs", "4"] # expect: SPEC005
 """,
-            # An empty table is no argument.
-            flip=("engine.env", "{}"),
+            # An empty list says nothing.
+            flip=("engine.args", "[]"),
         ),
         Case(
             "a part without a published compute rate",

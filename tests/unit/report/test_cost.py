@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ import pytest
 from servelint.__main__ import main
 from servelint.manager import Plugins
 from servelint.report import graph as graphs
+from servelint.report.cost import as_object
+from servelint.report.cost_text import as_text
 from servelint.report.figures import Figures
+from servelint.report.show import Style
 from servelint.review import Review
 from servelint.spec.document import parse
 
@@ -326,3 +330,32 @@ def test_frontier_figures_are_finite_or_said_to_have_no_end(plugins: Plugins) ->
     assert "nan" not in text
     assert " inf" not in text
     assert math.isfinite(len(text))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": 5000.0}, ["--batch 5,000 is more than fits at once", "--batch 5,000 is more than is admitted"]),
+        ({"context": 1e6}, ["--context 1,000,000 is longer than any request: max_model_len is 131,072"]),
+        ({"prompt": 1e6}, ["--prompt 1,000,000 is longer than any request: max_model_len is 131,072"]),
+        ({"batch": 8.0, "context": 4096.0, "prompt": 4096.0}, []),
+    ],
+)
+def test_what_is_never_run_is_priced_with_a_note(options: dict[str, float], said: list[str], plugins: Plugins) -> None:
+    made = Figures(figures(plugins, LLAMA_8B + WORKLOAD).review, **options)
+    assert [note.startswith(start) for note, start in zip(made.notes, said, strict=True)] == [True] * len(said)
+    assert as_object(made)["notes"] == made.notes
+    text = as_text(made, Style(False))
+    assert text.count("note: ") == len(said)
+
+
+def test_the_remark_on_prefill_is_what_was_measured() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    found = re.search(r"^\| held out: prefill \| \d+ \| (-\d+)% \|", page, re.M)
+    assert found is not None
+    longer = 1 / (1 + int(found[1]) / 100) - 1
+    assert 0.35 <= longer <= 0.7, "report/cost_text.py says that prefill takes about half as long again"
+
+
+def test_visible_memory_stands_beside_the_size_that_is_sold(plugins: Plugins) -> None:
+    assert "(79.2 GiB; sold as 80 GB)" in as_text(figures(plugins, LLAMA_8B), Style(False))

@@ -143,6 +143,6 @@ memory_utilization = 0.8
 """
     text = render(checked(spec))
     assert "utilization = 0.8 [policy.kv_cache.memory_utilization, line 7]" in text
-    assert "visible memory = 85 GB [datasheet: nvidia/h100-sxm5-80gb memory.usable]" in text
+    assert "visible memory = 85 GB [datasheet: nvidia/h100-sxm5-80gb memory.runtime_visible_bytes]" in text
     assert "= because: weights" in text
     assert "= fix: " in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from servelint.manager import Plugins
@@ -94,7 +96,7 @@ def test_syntax_errors_have_a_place(text: str, line: int, column: int, words: st
         ("", 'the key "servelint" is missing'),
         ("servelint = 2", "reads spec version 1, found 2"),
         ("servelint = true", "reads spec version 1, found True"),
-        ('servelint = "1"', "reads spec version 1, found '1'"),
+        ('servelint = "1"', "reads spec version 1, found '1': write it without quotes"),
     ],
 )
 def test_versions(head: str, words: str, plugins: Plugins) -> None:
@@ -171,3 +173,115 @@ def test_dotted_inline_and_header_forms_are_the_same_spec(plugins: Plugins) -> N
     read_forms = [read(f, plugins).deployment for f in forms]
     assert read_forms[0] is not None
     assert read_forms[0] == read_forms[1] == read_forms[2]
+
+
+def one_problem(text: str, plugins: Plugins) -> str:
+    ((_, _, message),) = problems("servelint = 1\n" + text, plugins)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("[workload]\nrate = 3 req/s\n", 'write a value with its unit in quotes: "3 req/s"'),
+        ("[workload]\nrate = 3 req/s # a comment\n", 'in quotes: "3 req/s"'),
+        ("[hardware]\nhost_memory = 80GB\n", 'in quotes: "80GB"'),
+        ("[slo]\nitl = { p99 = 50 ms }\n", 'in quotes: "50 ms"'),
+        ("[slo]\nheadroom = 20 %\n", 'in quotes: "20 %"'),
+        ("[workload]\nprompt_tokens = 8,192\n", "digits are not grouped by commas: 8_192"),
+        ("[engine]\nname = vllm\n", 'write text in quotes: "vllm"'),
+        ("[model]\nid = meta-llama/Llama-3.1-8B\n", 'write text in quotes: "meta-llama/Llama-3.1-8B"'),
+        ("[engine]\nname = \u201cvllm\u201d\n", 'quotes are straight: "vllm"'),
+        ("[hardware]\npeer_to_peer = True\n", "write true, in lower case"),
+        ("[hardware]\npeer_to_peer = FALSE\n", "write false, in lower case"),
+        ("[hardware]\ndevices = None\n", "TOML has no null; leave the key out"),
+        ("[hardware]\ndevices =\n", "a value is missing"),
+        ("[slo]\nheadroom = .2\n", "a number begins with a digit: 0.2"),
+        ('[engine]\nname = "vllm\n', "end the string with the quote that it began with"),
+        ("[engine]\nname = 'vllm\nversion = 1\n", "end the string that begins on line 3"),
+        ('[deployment]\nname = """\nlong\n', "end the string that begins on line 3"),
+        ('[model]\nconfig = "C:\\data"\n', "or the string in single quotes"),
+        ("[hardware]\ndevices: 4\n", "a pair is written key = value"),
+        (
+            "devices = 1\n[hardware]\ndevices = 4\nnodes = 1\ndevices = 8\n",
+            'the key "hardware.devices" has a value since line 4',
+        ),
+        ('[hardware]\n"devices" = 4\ndevices = [\n8,\n]\n', 'the key "hardware.devices" has a value since line 3'),
+        ("[[claim]]\nper = 1\n[[claim]]\nper = 1\nper = 2\n", 'the key "claim.per" has a value since line 5'),
+        ("[hardware]\n[model]\n[hardware]\n", "the table [hardware] began on line 2; a table is written once"),
+        ("[[claim]]\n[claim]\n", "line 2 begins an array of tables; write [[claim]], with two brackets, here too"),
+        ("[claim]\n[[claim]]\n", "line 2 begins one table; write [[claim]], with two brackets, there too"),
+        ("hardware = 1\n[hardware]\n", '"hardware" has a value since line 2, so it is no table'),
+    ],
+)
+def test_syntax_errors_come_with_a_cure(text: str, cure: str, plugins: Plugins) -> None:
+    message = one_problem(text, plugins)
+    assert message.startswith("this is not valid TOML: ")
+    assert cure in message
+
+
+def test_json_is_named(plugins: Plugins) -> None:
+    ((code, _, message),) = problems('{"servelint": 1}', plugins)
+    assert (code, message.endswith("a spec is TOML, not JSON")) == ("SPEC001", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[claim]\nmetric = "ttft"\nvalue = "1 s"\n', "write [[claim]], with two brackets"),
+        ('[evidence]\nkind = "benchmark"\n', "write [[evidence]], with two brackets"),
+        ('[workload.growth]\nname = "a"\n', "write [[workload.growth]], with two brackets"),
+        ('[slo]\nitl = { p99.9 = "50 ms" }\n', "the key is written p999, without a dot"),
+        ('[slo]\nitl = { "p99.9" = "50 ms" }\n', "did you mean 'p999'?"),
+        ('[slo]\ntbt = { p99 = "50 ms" }\n', "did you mean 'itl'?"),
+        ('[model]\nname = "x"\n', "did you mean 'id'?"),
+        ('[hardware]\ngpu = "x"\n', "did you mean 'accelerator'?"),
+        ("[hardware]\ngpus = 4\n", "did you mean 'devices'?"),
+        ("[hardware]\ntp = 4\n", "did you mean 'policy.parallelism.tensor'?"),
+        ("[hardware]\ntensor = 4\n", "did you mean 'policy.parallelism.tensor'?"),
+        ("[engine]\ngpu_memory_utilization = 0.9\n", "did you mean 'policy.kv_cache.memory_utilization'?"),
+        ("[policy.kv_cache]\ngpu-memory-utilization = 0.9\n", "did you mean 'memory_utilization'?"),
+        ("[policy.batching]\nmax_num_seqs = 9\n", "did you mean 'max_sequences'?"),
+        ("[policy.batching]\nmax_num_batched_tokens = 9\n", "did you mean 'max_batched_tokens'?"),
+        ("[policy.parallelism]\ntensor_parallel_size = 9\n", "did you mean 'tensor'?"),
+        ('[policy.quantization]\nkv_cache_dtype = "fp8"\n', "did you mean 'kv_cache'?"),
+        ('[engine]\nkv_cache_dtype = "fp8"\n', "did you mean 'policy.quantization.kv_cache'?"),
+        ("[workload]\nqps = 1\n", "did you mean 'rate'?"),
+        ("[workload]\nRPS = 1\n", "did you mean 'rate'?"),
+        ("[workload]\ninput_tokens = 1\n", "did you mean 'prompt_tokens'?"),
+        ("[batching]\nmax_sequences = 1\n", "did you mean 'policy.batching'?"),
+        ('accelerator = "x"\n', "did you mean 'hardware.accelerator'?"),
+        ("[hardware.zzz]\n", "; there are accelerator, "),
+        ("[policy.zzz]\n", "; there are attention, batching, "),
+    ],
+)
+def test_the_key_that_was_meant(text: str, said: str, plugins: Plugins) -> None:
+    assert said in one_problem(text, plugins)
+
+
+def test_every_synonym_is_of_a_key_that_exists(plugins: Plugins) -> None:
+    from servelint.spec.hints import SYNONYMS, _places
+    from servelint.spec.model import PERCENTILES, QUANTILES
+
+    known = {*_places(plugins.policies), *PERCENTILES, *QUANTILES, "mean", "std", "max"}
+    assert {key for keys in SYNONYMS.values() for key in keys} <= known
+    assert not [name for name in SYNONYMS if name != name.lower() or "-" in name]
+
+
+def test_a_claim_is_not_sent_to_other_tables(plugins: Plugins) -> None:
+    text = '[[claim]]\nmetric = "ttft"\nvalue = "1 s"\nat = { tensor = 2 }\n'
+    assert "policy." not in one_problem(text, plugins)
+
+
+@pytest.mark.parametrize(
+    "line", ["key_{i} = 1\n", "[policy.name_{i}]\n", "[hardware.key_{i}]\n"], ids=["keys", "policies", "tables"]
+)
+def test_tens_of_thousands_of_unknown_keys_are_cut_short(line: str, plugins: Plugins) -> None:
+    text = "servelint = 1\n" + "".join(line.replace("{i}", str(i)) for i in range(30_000))
+    began = time.process_time()
+    document = read(text, plugins)
+    places = [document.place(p.path, on_key=p.on_key) for p in document.problems]
+    assert time.process_time() - began < 1.0
+    assert len(places) == 1001
+    assert document.problems[-1].message == "29,000 more problems of this file, from here on, are not listed"
+    assert places[-1].line == 1002
