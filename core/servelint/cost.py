@@ -317,14 +317,20 @@ class Pricer:
         return [feature.floor(shape) for feature in self._features]
 
     def _load(
-        self, shape: StepShape, evaluate: Callable[[StepShape], list[Number]] | None = None, *, cut: bool = False
+        self,
+        shape: StepShape,
+        evaluate: Callable[[StepShape], list[Number]] | None = None,
+        *,
+        cut: bool = False,
+        parts: int | None = None,
     ) -> _Load:
         """Evaluate the features of the micro-batches that the stages work on.
 
-        ``cut`` lets prompts be cut into chunks that follow each other through the stages.
+        ``cut`` lets prompts be cut into chunks that follow each other through the stages; ``parts`` are the
+        micro-batches of a step, the engine's number when it is not given.
         """
         evaluate = evaluate or self._values
-        wanted, ranks = float(self.graph.micro_batches), self.graph.ranks
+        wanted, ranks = float(parts or self.graph.micro_batches), self.graph.ranks
         if wanted == 1.0:
             values = evaluate(shape)
             return _Load(values, 1.0, values)
@@ -332,16 +338,16 @@ class Pricer:
         rank = shape.fullest_rank(ranks) if ranks > 1 else shape
         # A micro-batch of less than one sequence a rank does not exist, of a prompt not less than one token.
         prompts = rank.prefill_sequences * rank.prefill_tokens if cut else rank.prefill_sequences
-        parts = maximum(1.0, minimum(rank.batch + prompts, wanted))
-        values = evaluate(shape.micro_batch(parts))
+        count = maximum(1.0, minimum(rank.batch + prompts, wanted))
+        values = evaluate(shape.micro_batch(count))
         if ranks == 1:
-            return _Load(values, parts, values)
+            return _Load(values, count, values)
         fullest = shape._replace(
-            batch=minimum(shape.batch, rank.batch * ranks / parts),
-            prefill_sequences=minimum(shape.prefill_sequences, rank.prefill_sequences * ranks / parts),
-            parts=parts,
+            batch=minimum(shape.batch, rank.batch * ranks / count),
+            prefill_sequences=minimum(shape.prefill_sequences, rank.prefill_sequences * ranks / count),
+            parts=count,
         )
-        return _Load(values, parts, evaluate(fullest))
+        return _Load(values, count, evaluate(fullest))
 
     # Figures
 
@@ -381,19 +387,32 @@ class Pricer:
     def _least(
         self, shape: StepShape, evaluate: Callable[[StepShape], list[Number]], *, sustained: bool = False
     ) -> Number:
-        """The roofline of the faster schedule: prompts whole, or cut so that every stage has work.
+        """The roofline of the fastest schedule: however many micro-batches, prompts whole or cut.
 
-        Prompts in a step never make its decoding sequences faster: those still walk through the stages.
+        Every micro-batch reads the weights again, so fewer of them than stages can be faster. Prompts in a
+        step never make its decoding sequences faster: those still walk through the stages.
         """
-
-        def roofline(shape: StepShape, *, cut: bool = False) -> Number:
-            return self._roofline(self._load(shape, evaluate, cut=cut), sustained=sustained)
-
         if len(self._stages) == 1:
-            return roofline(shape)
-        return maximum(
-            minimum(roofline(shape), roofline(shape, cut=True)), roofline(shape._replace(prefill_sequences=0.0))
-        )
+            return self._roofline(self._load(shape, evaluate), sustained=sustained)
+
+        def fastest(shape: StepShape, *cuts: bool) -> Number:
+            schedules = [(cut, parts) for cut in cuts for parts in self._micro_batches]
+            times = [
+                self._roofline(self._load(shape, evaluate, cut=cut, parts=parts), sustained=sustained)
+                for cut, parts in schedules
+            ]
+            least = times[0]
+            for seconds in times[1:]:
+                least = minimum(least, seconds)
+            return least
+
+        return maximum(fastest(shape, False, True), fastest(shape._replace(prefill_sequences=0.0), False))
+
+    @property
+    def _micro_batches(self) -> tuple[int, ...]:
+        """Numbers of micro-batches to try: up to the stages, since more only read the weights more often."""
+        stages = len(self._stages)
+        return tuple(range(1, stages + 1)) if stages <= 16 else (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, stages)
 
     def bound(self, shape: StepShape) -> Number:
         """Seconds that no schedule on this hardware can beat."""

@@ -458,13 +458,17 @@ class Point:
 
         A request of n steps meets a binomial number of prefill steps; the percentile is over requests.
         """
+        share = self.delayed_share_of_request(percentile)
+        return ((1 - share) * self.plain_s + share * self.average_mixed_s) / self._yield
+
+    def delayed_share_of_request(self, percentile: str) -> float:
+        """Share of a request's steps that carry prefill of others, which that share of requests does not exceed."""
         share = self.delayed_share
         if percentile == "mean" or share in (0.0, 1.0):
-            return self.itl("mean") / self._yield
+            return share
         steps = max(self.service.mix.output.mean / self._yield, 1.0)
         spread = _normal_quantile(percentile_share(percentile)) * math.sqrt(share * (1 - share) / steps)
-        shifted = min(max(share + spread, 0.0), 1.0)
-        return ((1 - shifted) * self.plain_s + shifted * self.average_mixed_s) / self._yield
+        return min(max(share + spread, 0.0), 1.0)
 
     # The way to the first token
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import tomli
 from attrs import evolve, frozen
@@ -189,3 +192,8 @@ def test_every_policy_has_a_generated_table() -> None:
 def test_toml_is_written_so_that_it_is_read_back() -> None:
     table = {"a": 1, "b": {"c d": [1.5, True, 'é\n"\x7f'], "e": {}}, "f": [{"g": "x"}], "h": 1e-7}
     assert tomli.loads(toml(table)) == table
+
+
+def test_only_strategies_need_hypothesis() -> None:
+    code = "import sys, servelint.testing; sys.exit('hypothesis' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -384,8 +384,7 @@ def test_closed_form_of_latent_attention(d: Dims, batch: int, context: int, rank
     expected = {
         "weight bytes": 2.0 * (matrices + (2.0 * d.layers + 1) * d.hidden),
         # Absorbed: scores over latent and rope, values over the latent.
-        "FLOPs in bf16": 2.0 * matrices * batch
-        + 2.0 * d.layers * d.heads / t * (2 * rank + rope) * batch * seen,
+        "FLOPs in bf16": 2.0 * matrices * batch + 2.0 * d.layers * d.heads / t * (2 * rank + rope) * batch * seen,
         "latent cache bytes read": 2.0 * d.layers * (rank + rope) * batch * read,
         "latent cache bytes written": 2.0 * d.layers * (rank + rope) * batch,
         **tables(d, float(batch)),

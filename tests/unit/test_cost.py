@@ -208,12 +208,19 @@ def test_micro_batches_read_weights_again() -> None:
     assert piped().bound(decode(2.0, 0.0)) == pytest.approx(max(2 * 3, 2 * (1 + 1), 3 + 2))
     # Of ten sequences each has five: the second stage is the busier one.
     assert piped().bound(decode(10.0, 0.0)) == pytest.approx(max(2 * 3, 2 * (1 + 5), 3 + 6))
-    assert piped(4).bound(decode(3.0, 0.0)) == pytest.approx(max(3 * 3, 3 * 2, 3 + 2))
+
+
+def test_a_bound_takes_the_best_number_of_micro_batches() -> None:
+    # Three sequences as two micro-batches of 1.5, as one walk, or as the engine's three.
+    two, one = max(2 * 3, 2 * (1 + 1.5), 3 + 2.5), 3 + (1 + 3)
+    assert piped(4).bound(decode(3.0, 0.0)) == pytest.approx(min(two, one))
+    assert piped(4).estimate(decode(3.0, 0.0)) == pytest.approx(max(3 * 6, 3 * 4, 6 + 4))
 
 
 def test_a_device_takes_the_l2_off_its_own_step() -> None:
-    # Once for both micro-batches of the busiest stage, once on each device of the walk.
-    assert piped(l2=5e8).bound(decode(2.0, 0.0)) == pytest.approx(max(2 * 3 - 0.5, 3 + 2 - 1))
+    # Once for both micro-batches of the busiest stage, once on each device of the walk of one or of both at once.
+    two, one = max(2 * 3 - 0.5, 3 + 2 - 1), 3 + 3 - 1
+    assert piped(l2=5e8).bound(decode(2.0, 0.0)) == pytest.approx(min(two, one))
     assert piped(l2=5e8).bound(decode(1.0, 0.0)) == pytest.approx(5 - 1)
 
 

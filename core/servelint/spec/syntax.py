@@ -32,7 +32,7 @@ _TWICE = ("Cannot overwrite a value", "Cannot declare", "Cannot mutate immutable
 
 def explained(text: str, pos: int, message: str) -> str:
     """Say what is wrong at an offset of a text, given the parser's words, and what to write instead."""
-    if message.startswith(_TWICE):
+    if message.startswith(_TWICE) and len(text) <= MOST_TEXT:
         found = _defined_twice(text, pos)
         if found:
             return found
@@ -107,6 +107,9 @@ def _defined_twice(text: str, pos: int) -> str:
             start = text.rfind("\n", 0, start - 1) + 1
     return ""
 
+
+MOST_TEXT = 200_000
+"""A longer text is not read a second time."""
 
 MOST_LINES_BACK = 20
 MOST_CHARACTERS = 1000
