@@ -83,7 +83,8 @@ class Lengths:
         t = (p - self._p[i]) / width
         if t == 0.0:
             return self._x[i]
-        return math.exp(self._log[i] + t * (self._log[i + 1] - self._log[i]))
+        between = math.exp(self._log[i] + t * (self._log[i + 1] - self._log[i]))
+        return min(max(between, self._x[i]), self._x[i + 1])
 
     def share_within(self, tokens: float) -> float:
         """Return the share of requests whose length does not exceed ``tokens``."""
@@ -172,7 +173,7 @@ class Lengths:
 
 def _mean(low: float, high: float) -> float:
     """Mean of what is log-linear between two values: the logarithmic mean."""
-    slope = math.log(high / low)
+    slope = math.log1p((high - low) / low)
     # (e^s - 1) / s -> 1 for flat pieces.
     return low if abs(slope) < 1e-12 else (high - low) / slope
 

@@ -451,7 +451,8 @@ class Point:
         if self.delayed_share <= 1 - percentile_share(percentile) + 1e-12:
             return None
         around = [k for k in self._mixed_kinds if k.cheap.seconds <= seconds <= k.dear.seconds]
-        return max(around, key=lambda k: k.share).at(seconds)
+        # Of several the one that such a step most likely is.
+        return max(around, key=lambda k: k.share / (k.dear.seconds - k.cheap.seconds + 1e-9)).at(seconds)
 
     def tpot(self, percentile: str) -> float:
         """Time per output token of a request: mean step over the tokens it yields, spread over requests.

@@ -9,7 +9,7 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Review, Source
 from servelint.service import Point, Service
 from servelint_rules.layouts import decode_side
-from servelint_rules.show import count, duration, request_rate, sequences, size, tokens
+from servelint_rules.show import counted, duration, request_rate, sequences, size, tokens
 
 GAIN = 1.1
 """A limit binds when twice of it carries at least this much more; else the hardware itself does."""
@@ -48,10 +48,12 @@ def binding(review: Review, service: Service) -> Binding:
             text = f"prompts fill the token budget of every step ({tokens(room)} tokens beside the decoding sequences)"
             return Binding(name, text, limit_path(review, name), True)
     resource = _resource(service, fullest)
-    what = f"prefill uses up {resource} in every step" if prompts else f"{resource} is used up"
+    prefill = fullest.mixed_share * fullest.average_mixed_s / fullest.step_s
+    mostly = f", {prefill:.0%} of the time in steps with prefill" if prefill > 0.5 else ""
+    what = "prompt tokens a step" if prompts else "sequences at once"
     return Binding(
         "hardware",
-        f"{what}: more {'prompt tokens a step' if prompts else 'sequences at once'} would carry hardly more",
+        f"{resource} is used up{mostly}: more {what} would carry hardly more",
         ("hardware", "accelerator"),
         prompts,
     )
@@ -72,10 +74,10 @@ def limit_text(service: Service, name: str) -> str:
     limit = service.limits[name]
     if name == "KV capacity":
         context = f"{tokens(service.mix.mean_context)} tokens (the mean context)"
-        return f"the KV cache holds {count(limit, 'sequence') if limit else 'not one sequence'} of {context}"
+        return f"the KV cache holds {counted(limit, 'sequence') if limit else 'not one sequence'} of {context}"
     if name == "max_sequences":
         return f"max_sequences admits {sequences(limit)}"
-    return f"max_batched_tokens has room for {count(limit, 'decoding sequence')}"
+    return f"max_batched_tokens has room for {counted(limit, 'decoding sequence')}"
 
 
 def limit_path(review: Review, name: str) -> KeyPath:
@@ -122,24 +124,30 @@ def rate_equation(service: Service, bound_by: Binding) -> str:
     if fullest is None:
         return ""
     most = request_rate(service.max_rate)
-    kinds = f"{duration(fullest.step_s)} a step ({fullest.mixed_share:.0%} of them with prefill)"
+    share = fullest.mixed_share
+    parts = (
+        f" ({share:.1%} x {duration(fullest.average_mixed_s)} with prefill + {1 - share:.1%} x "
+        f"{duration(fullest.plain_s)} without)"
+    )
+    step = f"{duration(fullest.step_s)} a step{parts if share else ''}"
     if bound_by.prompts and not service.separate:
         prompt = service.mix.new_prompt
         ranks = service.scheduler.ranks
         every = f" on {ranks} ranks" if ranks > 1 else ""
         return (
             f"{tokens(fullest.requests_per_step * prompt)} prompt tokens in an average step{every} / "
-            f"{tokens(prompt)} prompt tokens to compute a request / {kinds} = {most}"
+            f"{tokens(prompt)} prompt tokens to compute a request / {step} = {most}"
         )
-    share = service.decode_replicas
-    times = f" x {share} decode replicas" if share > 1 else ""
+    pool = service.decode_replicas
+    times = f" x {pool} decode replicas" if pool > 1 else ""
+    kept = service.scheduler.yield_per_step
     return (
-        f"{count(fullest.batch, 'sequence')} x {service.scheduler.yield_per_step:.3g} tokens a step / "
-        f"{tokens(service.decoded_per_request)} output tokens a request / {kinds}{times} = {most}"
+        f"{counted(fullest.batch, 'sequence')} x {kept:.3g} token{'' if kept == 1 else 's'} a step / "
+        f"{tokens(service.decoded_per_request)} output tokens a request / {step}{times} = {most}"
     )
 
 
-def cache_equation(review: Review, service: Service, context: float) -> str:
+def cache_equation(service: Service, context: float) -> str:
     """How many sequences of ``context`` tokens the KV cache of a device holds."""
     memory = decode_side(service.composition).memory
     stage = memory.tightest
@@ -149,5 +157,5 @@ def cache_equation(review: Review, service: Service, context: float) -> str:
     every = f" on each of {ranks} ranks" if ranks > 1 else ""
     return (
         f"{size(room)} of KV memory a device / {size(each)} a sequence of {tokens(context)} tokens = "
-        f"{room / each:,.1f} sequences{every}"
+        f"{math.floor(room / each * 10) / 10:,.1f} sequences{every}"
     )

@@ -1,10 +1,17 @@
-"""What holds the model, and the same deployment with a narrower cache, for remedies that quote a number."""
+"""What holds the model, and the same deployment with one thing changed, for remedies that quote a number."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
 
 from attrs import evolve
 
 from servelint.plugin import Composition, Review
+from servelint.service import Objective, Service
+
+MOST_TOKENS = 16384
+"""Token budgets of a step beyond this are not proposed: a step of so many tokens takes a second on large models."""
 
 
 def sides(composition: Composition) -> tuple[tuple[str, Composition], ...]:
@@ -27,3 +34,42 @@ def narrower_cache(review: Review) -> Composition | None:
     if any(c.format.bits < 16 or c.axis == "replicated" for c in memory.caches):
         return None
     return review.variant(quantization=evolve(review.policy("quantization"), kv_cache="fp8"))
+
+
+def budget_key(review: Review) -> str:
+    """The key of ``policy.batching`` that limits the prompt tokens of a step."""
+    return "prefill_chunk" if review.policy("batching").prefill_chunk else "max_batched_tokens"
+
+
+def with_budget(review: Review, tokens: int) -> Composition | None:
+    """The deployment with another limit of prompt tokens a step, None where that does not compose."""
+    return review.variant(batching=evolve(review.policy("batching"), **{budget_key(review): tokens}))
+
+
+def larger_budgets(review: Review) -> Iterator[tuple[int, Composition]]:
+    """The deployment with doublings of the limit of prompt tokens a step."""
+    batching = review.policy("batching")
+    tokens = getattr(batching, budget_key(review))
+    most = min(MOST_TOKENS, batching.max_batched_tokens or MOST_TOKENS) if batching.prefill_chunk else MOST_TOKENS
+    while tokens is not None and tokens * 2 <= most:
+        tokens *= 2
+        composition = with_budget(review, tokens)
+        if composition is not None:
+            yield tokens, composition
+
+
+def replicas_for(service: Service, total: float, objectives: tuple[Objective, ...]) -> int | None:
+    """Replicas that carry ``total`` requests/s and keep every objective; None where no number of them does.
+
+    Each runs at the knee, or at the most that it carries where there are no objectives.
+    """
+    knee = service.knee(objectives)
+    if knee is None or knee.rate <= 0:
+        return None
+    needed = math.ceil(total / (knee.rate * service.decode_replicas) - 1e-9)
+    # An operating point is found to a fraction of a percent, which may be just the other side of an objective.
+    for number in (needed, needed + 1):
+        point = service.at_rate(total / number)
+        if point is not None and not point.misses(objectives, declared=True):
+            return number
+    return None

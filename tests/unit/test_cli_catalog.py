@@ -56,6 +56,8 @@ def test_models(catalog: Any, plugins: Plugins) -> None:
     deepseek = found["deepseek-ai/DeepSeek-V3"]
     assert deepseek["kv_bytes_per_token"]["full"] == 70_272
     assert deepseek["params_active"] < deepseek["params_total"] / 10
+    assert deepseek["params_total"] - deepseek["params_extras"] == 671_026_404_352
+    assert llama["params_extras"] == 0
     for m in found.values():
         assert sum(m["params_by_role"].values()) == m["params_total"]
         assert m["sources"], m["id"]

@@ -63,6 +63,25 @@ def test_a_sum_lies_between_its_parts(a: float, spread: float, b: float, other: 
     assert total.quantile(1.0) == pytest.approx(one.quantile(1) + two.quantile(1))
 
 
+@given(st.lists(st.floats(1, 1e6), min_size=2, max_size=30), st.lists(st.floats(0.5, 2e6), max_size=3).map(sorted))
+def test_strata_keep_the_mean_and_lie_on_one_side_of_a_cut(values: list[float], cuts: list[float]) -> None:
+    lengths = Lengths.empirical(values)
+    strata = lengths.strata(*cuts)
+    assert sum(s.weight for s in strata) == pytest.approx(1)
+    assert sum(s.weight * s.tokens for s in strata) == pytest.approx(lengths.mean)
+    assert all(s.low <= s.tokens <= s.high for s in strata)
+    if not lengths.is_fixed:
+        assert not [s for s in strata for cut in cuts if s.low * (1 + 1e-9) < cut < s.high * (1 - 1e-9)]
+
+
+@given(st.floats(0, 1))
+def test_the_share_within_a_quantile_is_its_probability(p: float) -> None:
+    lengths = Lengths([(0, 10), (0.5, 1000), (0.99, 8000), (1, 9000)])
+    assert lengths.share_within(lengths.quantile(p)) == pytest.approx(p)
+    assert lengths.share_within(9.9) == 0.0
+    assert Lengths.fixed(5).share_within(5) == 1.0
+
+
 def test_percentile_names() -> None:
     assert [percentile_share(n) for n in ("p1", "p50", "p99", "p999")] == [0.01, 0.5, 0.99, 0.999]
     for bad in ("mean", "p", "max", "99"):

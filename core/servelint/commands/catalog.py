@@ -159,6 +159,7 @@ def _models(plugins: Plugins, name: str | None) -> Iterable[dict[str, Any]]:
             "id": m.id,
             "model_type": m.model_type,
             "params_total": m.params_total,
+            "params_extras": m.params_total - m.params_serving,
             "params_active": m.params_active,
             "params_embedding": params.get("embedding", 0),
             "params_lm_head": params.get("lm_head", 0),

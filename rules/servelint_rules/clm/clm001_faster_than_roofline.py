@@ -25,7 +25,7 @@ from servelint.plugin import (
 from servelint.spec.model import Claim
 from servelint_rules.clm.limits import Best, Sides, Terms, best, described, fitting, kept_at_most, read, sides
 from servelint_rules.layouts import altered, on_accelerator
-from servelint_rules.show import duration, sequences
+from servelint_rules.show import counted, duration, sequences
 from servelint_rules.slo.feasible import arithmetic, peaks
 
 NARROWER = (("fp8", "weights in FP8"), ("int4", "weights in 4 bits"))
@@ -373,7 +373,7 @@ def _equation(on: Sides, terms: Terms, limit: Best) -> str:
     if terms.kind in ("tpot", "user"):
         return f"bound of a step: {step}; {kept:.3g} tokens a sequence and step: {terms.shown(limit.value)}"
     return (
-        f"{sequences(limit.batch)} sequences a step of {duration(limit.seconds)} = {terms.shown(limit.value)}; "
+        f"{counted(limit.batch, 'sequence')} a step of {duration(limit.seconds)} = {terms.shown(limit.value)}; "
         f"bound of the step: {step}"
     )
 

@@ -9,7 +9,7 @@ from servelint.plugin import CatalogueError, Composition, Review
 from servelint.shapes import StepShape, decode, prefill
 from servelint.spec.model import Claim
 from servelint_rules.layouts import decode_side, on_accelerator, prefill_side
-from servelint_rules.show import duration, request_rate, sequences, token_rate, tokens
+from servelint_rules.show import counted, duration, request_rate, token_rate, tokens
 
 Kind = Literal["output", "total", "requests", "user", "ttft", "itl", "tpot"]
 Bound = Literal["bound", "floor"]
@@ -268,4 +268,4 @@ def described(terms: Terms, found: Best) -> str:
     fit = " that fit at once" if terms.batch is None and terms.kind in ("output", "total", "requests") else ""
     if found.batch == 1:
         return f"for one sequence with {context}"
-    return f"at {sequences(found.batch)} sequences with {context}{fit}"
+    return f"at {counted(found.batch, 'sequence')} with {context}{fit}"

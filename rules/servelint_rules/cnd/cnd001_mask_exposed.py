@@ -11,7 +11,7 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Point, Service
 from servelint.shapes import StepShape, decode
-from servelint_rules.show import duration, sequences
+from servelint_rules.show import counted, duration, floored
 
 
 class MaskExposed(Rule):
@@ -173,7 +173,7 @@ concurrency = 128
         )
         yield Finding(
             ("policy", "constrained_decoding", "mask"),
-            f"the masks of {sequences(point.batch)} sequences take {duration(mask)} of host time a step, {hidden}: "
+            f"the masks of {counted(point.batch, 'sequence')} take {duration(mask)} of host time a step, {hidden}: "
             f"{duration(exposed)} are exposed, {exposed / step:.0%} of the {duration(step)} step",
             equation=(
                 f"{_rows(point):,.0f} rows x {config.share:g} x {duration(config.mask)} = {duration(mask)}"
@@ -226,9 +226,9 @@ def _exposed(point: Point, unmasked: Service, each: float, overlap: bool) -> tup
 
 
 def _help(batch: int, seconds: float, overlap: bool) -> str:
-    parts = [f"a mask may take at most {duration(seconds)} at this batch"]
+    parts = [f"a mask may take at most {duration(floored(seconds))} at this batch"]
     if batch:
-        parts.append(f"at most {batch:,} sequences stay within the limit")
+        parts.append(f"at most {counted(batch, 'sequence')} at once")
     if not overlap:
         parts.append("overlap = true hides what the forward pass covers")
     return "; ".join(parts)

@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from servelint.lineage import KeyPath
-from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity, Source
-from servelint.service import Figure, Mix, Service
-from servelint_rules.layouts import decode_side
-from servelint_rules.show import duration, request_rate, size, tokens
-from servelint_rules.variants import narrower_cache
+from servelint.distribution import Lengths
+from servelint.lineage import KeyPath, dotted
+from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
+from servelint.service import Mix, Point, Service
+from servelint.spec.model import Workload
+from servelint_rules.binding import Binding, binding, cache_equation, certainly_over, rate_equation
+from servelint_rules.derivation import latency_equation, named
+from servelint_rules.layouts import decode_side, parallelism, widened
+from servelint_rules.show import counted, duration, floored, request_rate, request_rates, tokens
+from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for
 
-FIGURES: tuple[Figure, Figure] = ("estimate", "bound")
+NODE = 8
+"""Devices of the largest replica that is proposed: those of the usual node."""
+QUANTILES = ("min", "max", "p")
+"""Keys of prompt lengths that a limit caps start like this; a mean or a deviation it changes otherwise."""
+
+
+class Scenario(NamedTuple):
+    """A mix of requests and the load of the whole deployment: requests/s, or else requests at once.
+
+    ``of`` is the mix whose longest percent stands for all requests in ``mix``.
+    """
+
+    mix: Mix
+    rate: float | None
+    concurrency: float | None
+    of: Mix | None = None
+
+    def capped(self, prompt: Lengths) -> Scenario:
+        """The same load with other prompts."""
+        if self.of is None:
+            return self._replace(mix=self.mix._replace(prompt=prompt, total=None))
+        capped = self.of._replace(prompt=prompt, total=None)
+        return self._replace(mix=_longest(capped), of=capped)
 
 
 class Verdict(NamedTuple):
-    """Why a mix of requests does not work: in words, and whether a bound already says so."""
+    """Why a scenario does not work: in words and derived, whether a bound already says so, and the limit's key."""
 
     reason: str
+    equation: str
     certain: bool
+    path: KeyPath | None = None
+    limit: str = ""
+    cache: bool = False
 
 
 class LongContextRisk(Rule):
@@ -34,19 +64,20 @@ class LongContextRisk(Rule):
 
     Why it is bad
     -------------
-    Each decode step reads the whole cache of every sequence. A feature that takes contexts from 4K to 64K
-    multiplies KV traffic and KV residency by 16: concurrency, throughput and latency fall together, on the day
-    the feature ships.
+    A feature that takes contexts from 4K to 64K multiplies the prompt tokens to prefill, the KV cache that a
+    sequence holds and the bytes that each decode step reads by 16: rate, concurrency and latency fall together, on
+    the day the feature ships. Which of them breaks first decides what helps, so the message names it.
 
     The arithmetic
     --------------
-    ``KV bytes a step = sequences x context x bytes per token``; resident sequences = capacity / (context x
-    bytes per token); the step time follows. The largest context that still holds is found by bisection.
+    That of the limit that binds: ``prompt tokens a step / prompt tokens a request / step`` where prompts fill the
+    steps, ``sequences x tokens a step / output tokens / step`` where no more sequences are admitted, ``KV memory /
+    bytes of a sequence`` where the cache is full, the parts of the percentile where an objective breaks.
 
     How to fix
     ----------
-    Size for the announced context: more memory per sequence (FP8 KV, more devices), a context limit, or a pool
-    of its own for long requests.
+    One of the edits in the help line; each has been composed and priced, and ends this finding alone. Where none
+    does, long requests want a deployment of their own.
 
     Source
     ------
@@ -145,109 +176,68 @@ rate = "1 req/s"
         if not review.growth and not review.declared("deployment", "sized_for"):
             yield Lacks("workload.growth or deployment.sized_for")
             return
-        base = mix.at_context(sized) if review.declared("deployment", "sized_for") else mix
-        if _fails(review, base, None) is not None:
+        workload = review.deployment.workload
+        today = Scenario(mix, None, None) if workload is None else Scenario(mix, workload.rate, workload.concurrency)
+        base = today._replace(mix=mix.at_context(sized)) if review.declared("deployment", "sized_for") else today
+        if _verdict(review, review.composition, base) is not None:
             # Already broken at what it was sized for: other rules say so.
             return
-        for i, scenario in review.growth:
-            declared = review.deployment.workload.growth[i] if review.deployment.workload else None
-            rate = review.rate(declared)
-            verdict = _fails(review, scenario, rate)
+        for i, grown in review.growth:
+            case = _scenario(grown, today, workload.growth[i] if workload is not None else None)
+            verdict = _verdict(review, review.composition, case)
             if verdict is not None:
                 path: KeyPath = ("workload", "growth", i)
-                key = next(
-                    (k for k in ("prompt_tokens", "output_tokens", "trace") if review.declared(*path, k)),
-                    None,
-                )
-                yield self._finding(review, (*path, key) if key else path, base, scenario, sized, verdict, rate)
+                keys = ("prompt_tokens", "output_tokens", "trace", "rate", "concurrency")
+                key = next((k for k in keys if review.declared(*path, k)), None)
+                yield self._finding(review, (*path, key) if key else path, base, case, sized, verdict)
         if review.declared("deployment", "sized_for") and mix.context(0.99) > sized:
-            tail = mix.at_context(mix.context(0.99))
-            verdict = _fails(review, tail, None)
+            case = today._replace(mix=_longest(mix), of=mix)
+            verdict = _verdict(review, review.composition, case)
             if verdict is not None:
-                tail = tail._replace(name=f"the workload's own p99 of {tokens(mix.context(0.99))} tokens")
                 key = "trace" if review.declared("workload", "trace") else "prompt_tokens"
-                yield self._finding(review, ("workload", key), base, tail, sized, verdict, review.rate())
+                yield self._finding(review, ("workload", key), base, case, sized, verdict)
 
     def _finding(
         self,
         review: Review,
         path: KeyPath,
-        base: Mix,
-        scenario: Mix,
+        base: Scenario,
+        case: Scenario,
         sized: float,
         verdict: Verdict,
-        rate: float | None,
     ) -> Finding:
-        if review.composition is None:
-            raise ValueError("no composition")
-        memory = decode_side(review.composition).memory
-        then, now = scenario.mean_context, base.mean_context
-        per_token = memory.bytes_per_token()
-        resident = [memory.resident_sequences(c) for c in (now, then)]
-        # Windows and fixed state make a sequence smaller than its tokens times the bytes of a new one.
-        each = memory.sequence_bytes(then, memory.tightest)
+        then, now = case.mix.mean_context, base.mix.mean_context
+        longer = f" takes the mean context from {tokens(now)} to {tokens(then)} tokens ({then / now:.1f}x)"
+        if case.of is not None:
+            longer = f" is {then / now:.1f}x what is sized for"
         return Finding(
             path,
-            f"{scenario.name}: {verdict.reason}; the mean context grows from {tokens(now)} to {tokens(then)} tokens "
-            f"({then / now:.1f}x), and the KV cache holds {resident[1]:,} such sequences at once instead of "
-            f"{resident[0]:,}",
-            equation=(
-                f"KV per sequence and device = {size(each)} at {tokens(then)} tokens ({per_token:,.0f} B a token "
-                f"before any window is full), read whole in every step; {size(memory.cache_left(memory.tightest))} of "
-                f"KV memory a device / {size(each)} = {resident[1]:,} sequences"
-            ),
+            f"{case.mix.name}{longer if then > now else ''}: {verdict.reason}",
+            equation=verdict.equation,
             inputs=(
+                Input("mean prompt", case.mix.prompt.mean, "tok", review.source(*path)),
                 Input("mean context", then, "tok", review.source(*path)),
-                Input("KV bytes per token and device", per_token, "B", _cache_source(review)),
-                *memory.budget_lineage.inputs,
+                *_inputs(review, verdict),
             ),
-            help="; ".join(_remedies(review, base, scenario, rate)),
-            related=(Related(_sized_path(review), f"sized for a context of {tokens(sized)} tokens"),),
+            help="; or ".join(_remedies(review, path, case))
+            or "a deployment of its own for these requests: no single change of this one carries them",
+            related=(
+                Related(_sized_path(review), f"sized for a context of {tokens(sized)} tokens"),
+                *((Related(verdict.path, verdict.limit),) if verdict.path else ()),
+            ),
             severity=Severity.ERROR if verdict.certain else Severity.WARNING,
             confidence="high" if verdict.certain else "medium",
         )
 
 
-def _remedies(review: Review, base: Mix, scenario: Mix, rate: float | None) -> Iterator[str]:
-    """What carries the scenario, in numbers, and the context up to which today's deployment holds."""
-    composition = review.composition
-    if composition is None:
-        return
-    replicas = _replicas(review, composition, scenario, rate)
-    if replicas is not None:
-        yield f"to serve it: set hardware.replicas = {replicas} instead of {review.replicas}"
-    narrow = narrower_cache(review)
-    if narrow is not None:
-        fitting = decode_side(narrow).memory.resident_sequences(scenario.mean_context)
-        fewer = _replicas(review, narrow, scenario, rate)
-        narrowed = f'policy.quantization.kv_cache = "fp8" holds {fitting:,} such sequences'
-        if _verdict(review, narrow, scenario, rate) is None:
-            yield f"{narrowed} and is enough alone"
-        elif fewer is not None and (replicas is None or fewer < replicas):
-            yield f"{narrowed}, and {fewer} replicas are enough"
-        else:
-            narrow = None
-    if replicas is None and narrow is None:
-        yield "to serve it: a pool of its own with more memory per sequence (more devices a replica, larger devices)"
-    holds = _largest_context(review, base, scenario.mean_context, rate)
-    if holds:
-        yield f"to refuse it: set model.max_model_len to about {tokens(holds)}, up to which today's fleet holds"
-
-
-def _replicas(review: Review, composition: Composition, mix: Mix, rate: float | None) -> int | None:
-    """Replicas that carry the scenario's rate within the SLO, None when no number of them does or no rate is known."""
-    if rate is None or decode_side(composition).memory.resident_sequences(mix.context(0.99)) < 1:
-        return None
-    service = Service(composition, mix)
-    knee = service.knee(review.objectives)
-    if knee is None or knee.rate <= 0:
-        return None
-    return math.ceil(rate * review.replicas / (knee.rate * service.decode_replicas) - 1e-9)
-
-
-def _cache_source(review: Review) -> Source:
+def _inputs(review: Review, verdict: Verdict) -> tuple[Input, ...]:
+    """What the verdict rests on beside the lengths: the cache, or the token budget of a step."""
     memory = review.memory
-    return memory.caches[0].lineage.inputs[0].source if memory and memory.caches else review.source("model")
+    if verdict.cache and memory is not None and memory.caches:
+        source = memory.caches[0].lineage.inputs[0].source
+        each = Input("KV bytes per token and device", memory.bytes_per_token(), "B", source)
+        return (each, *memory.budget_lineage.inputs)
+    return (review.policy_input("batching", budget_key(review), "tok"),)
 
 
 def _sized_path(review: Review) -> KeyPath:
@@ -256,60 +246,197 @@ def _sized_path(review: Review) -> KeyPath:
     return ("workload", "prompt_tokens") if review.declared("workload", "prompt_tokens") else ("workload",)
 
 
-def _fails(review: Review, mix: Mix, rate: float | None) -> Verdict | None:
-    """Say why the deployment does not work under a mix, None when it does."""
-    composition = review.composition
-    return None if composition is None else _verdict(review, composition, mix, rate)
+def _longest(mix: Mix) -> Mix:
+    """Every request as long as the longest percent of a mix."""
+    context = mix.context(0.99)
+    return mix.at_context(context)._replace(name=f"the workload's own p99 of {tokens(context)} tokens")
 
 
-def _verdict(review: Review, composition: Composition, mix: Mix, rate: float | None) -> Verdict | None:
-    memory, final = decode_side(composition).memory, mix.context(0.99)
-    if memory.resident_sequences(final) < 1:
-        return Verdict(f"one sequence of {tokens(final)} tokens does not fit in the KV cache", True)
-    rate = rate if rate is not None else review.rate()
+def _scenario(mix: Mix, today: Scenario, declared: Workload | None) -> Scenario:
+    if declared is None:
+        return today._replace(mix=mix)
+    rate = today.rate if declared.rate is None else declared.rate
+    return Scenario(mix, rate, today.concurrency if declared.concurrency is None else declared.concurrency)
+
+
+# What breaks
+
+
+def _verdict(review: Review, composition: Composition, case: Scenario, replicas: int | None = None) -> Verdict | None:
+    """Say why a deployment of so many replicas does not work under a scenario, None when it does."""
+    mix, memory, final = case.mix, decode_side(composition).memory, case.mix.context(0.99)
     shared = composition is review.composition and mix is review.mix
-    service = review.service(mix) if shared else Service(composition, mix, open_loop=rate is not None)
-    if service.batch_limit < 1:
-        return Verdict(f"no sequence of {tokens(mix.mean_context)} tokens fits in the KV cache", True)
-    if rate is not None:
+    replicas, closed = replicas or review.replicas, case.rate is None
+    service = review.service(mix) if shared else Service(composition, mix, open_loop=not closed)
+    if memory.resident_sequences(final) < 1 or service.batch_limit < 1:
+        longest = final if memory.resident_sequences(final) < 1 else mix.mean_context
+        reason = f"not one sequence of {tokens(longest)} tokens fits in the KV cache"
+        return Verdict(reason, cache_equation(service, longest), True, cache=True)
+    ideal = Service(composition, mix, "bound", open_loop=not closed)
+    if case.rate is not None:
+        rate = case.rate / replicas
         point = service.at_rate(rate)
         if point is None:
-            most = request_rate(service.max_rate)
-            reason = f"{request_rate(rate)} a replica are offered and at most {most} can be carried"
-            return Verdict(reason, Service(composition, mix, "bound").at_rate(rate) is None)
-    else:
-        workload, point = review.deployment.workload, service.fullest
-        wanted = workload.concurrency if workload else None
-        if wanted is not None:
-            wanted, fitting = max(1, -(-wanted // review.replicas)), service.limits["KV capacity"]
-            if fitting < wanted:
-                return Verdict(f"{wanted:,} sequences at once are declared and {fitting:,} fit in the KV cache", True)
-            point = service.point(min(float(wanted), point.batch)) if point is not None else None
-    misses = point.misses(review.objectives, declared=True) if point is not None else []
-    if point is None or not misses:
-        return None
-    worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
-    objective = worst.objective
-    ideal = Service(composition, mix, "bound", open_loop=rate is not None)
-    best = ideal.point(point.batch) if rate is None else ideal.at_rate(rate)
-    certain = best is None or bool(best.misses((objective,), declared=True))
-    becomes = "grows without limit" if math.isinf(worst.seconds) else f"becomes {duration(worst.seconds)}"
+            return _overload(review, service, ideal, rate)
+        return _misses(review, point, ideal.at_rate(rate))
+    point = service.fullest
+    if case.concurrency is not None:
+        each, fitting = (
+            math.ceil(case.concurrency / (replicas * service.decode_replicas)),
+            service.limits["KV capacity"],
+        )
+        if fitting < each:
+            reason = (
+                f"{counted(each, 'sequence')} at once are declared for a replica and its KV cache holds {fitting:,}"
+            )
+            return Verdict(reason, cache_equation(service, mix.mean_context), True, cache=True)
+        point = service.point(min(float(each), point.batch)) if point is not None else None
+    return None if point is None else _misses(review, point, ideal.point(point.batch))
+
+
+def _overload(review: Review, service: Service, ideal: Service, rate: float) -> Verdict:
+    bound_by, certain = binding(review, service), certainly_over(review, ideal, rate)
+    offered, most = request_rates(rate, service.max_rate)
+    least = f" ({request_rate(ideal.max_rate)} by the bound)" if certain else ""
     return Verdict(
-        f"{objective.metric.upper()} {objective.percentile} {becomes}, above the objective of "
-        f"{duration(objective.declared_s)}",
+        f"{offered} a replica are offered and at most {most}{least} can be carried, whatever the latency: "
+        f"{bound_by.text}",
+        "; ".join(_rate_equations(service, bound_by)),
         certain,
+        bound_by.path,
+        bound_by.text,
+        bound_by.kind == "KV capacity",
     )
 
 
-def _largest_context(review: Review, base: Mix, upper: float, rate: float | None) -> int:
-    """The largest context at which the scenario's rate is carried, by bisection between today's context and its own."""
-    low, high = base.mean_context, upper
-    if high <= low or _fails(review, base.at_context(low), rate) is not None:
-        return 0
-    for _ in range(8):
-        middle = (low + high) / 2
-        if _fails(review, base.at_context(middle), rate) is None:
-            low = middle
-        else:
-            high = middle
-    return int(low // 100 * 100)
+def _rate_equations(service: Service, bound_by: Binding) -> Iterator[str]:
+    if bound_by.kind == "KV capacity":
+        yield cache_equation(service, service.mix.mean_context)
+    yield rate_equation(service, bound_by)
+
+
+def _misses(review: Review, point: Point, best: Point | None) -> Verdict | None:
+    misses = point.misses(review.objectives, declared=True)
+    if not misses:
+        return None
+    worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
+    objective = worst.objective
+    becomes = "grows without limit" if math.isinf(worst.seconds) else f"becomes {duration(worst.seconds)}"
+    least = [] if best is None else best.misses((objective,), declared=True)
+    if least and math.isfinite(least[0].seconds):
+        becomes += f" ({duration(least[0].seconds)} by the bound)"
+    return Verdict(
+        f"{named(objective)} {becomes} at {counted(point.batch, 'sequence')} a replica, above the objective of "
+        f"{duration(objective.declared_s)}",
+        latency_equation(point, objective),
+        best is None or bool(least),
+        review.objective_path(objective),
+        f"the objective: {duration(objective.declared_s)}",
+    )
+
+
+# What helps
+
+
+def _remedies(review: Review, path: KeyPath, case: Scenario) -> Iterator[str]:
+    """Edits of the spec that end the finding, each composed and priced; those without new hardware first."""
+    composition = review.composition
+    if composition is None:
+        return
+    narrow, cache = narrower_cache(review), 'policy.quantization.kv_cache = "fp8"'
+    cached = narrow is not None and _works(review, narrow, case)
+    if cached:
+        yield f"set {cache}"
+    for budget, other in larger_budgets(review):
+        if _works(review, other, case):
+            yield f"set policy.batching.{budget_key(review)} = {budget}"
+            break
+    replicas = _replicas(review, composition, case)
+    if replicas is not None:
+        yield f"set hardware.replicas = {replicas} instead of {review.replicas}"
+    fewer = _replicas(review, narrow, case) if narrow is not None and not cached else None
+    if fewer is not None and (replicas is None or fewer < replicas):
+        yield f"set {cache} and hardware.replicas = {fewer}"
+    yield from _wider(review, composition, case, replicas)
+    yield from _shorter(review, composition, path, case)
+
+
+def _works(review: Review, composition: Composition, case: Scenario) -> bool:
+    """Whether a deployment carries the scenario, and still the workload of today."""
+    mix, workload = review.mix, review.deployment.workload
+    if _verdict(review, composition, case) is not None or mix is None or workload is None:
+        return False
+    return _verdict(review, composition, Scenario(mix, workload.rate, workload.concurrency)) is None
+
+
+def _replicas(review: Review, composition: Composition, case: Scenario) -> int | None:
+    """More replicas that carry the scenario within the SLO, None when no number of them does."""
+    service = Service(composition, case.mix, open_loop=case.rate is not None)
+    if decode_side(composition).memory.resident_sequences(case.mix.context(0.99)) < 1:
+        return None
+    number = None
+    if case.rate is not None:
+        number = replicas_for(service, case.rate, review.objectives)
+    elif case.concurrency is not None:
+        knee = service.knee(review.objectives)
+        most = math.floor(knee.batch) * service.decode_replicas if knee is not None else 0
+        number = math.ceil(case.concurrency / most) if most else None
+    if number is None or number <= review.replicas or _verdict(review, composition, case, number) is not None:
+        return None
+    return number
+
+
+def _wider(review: Review, composition: Composition, case: Scenario, replicas: int | None) -> Iterator[str]:
+    """More devices in the tensor-parallel group of a node, where that takes fewer of them than replicas do."""
+    if composition.scheduler.disaggregation is not None:
+        return
+    devices, tensor = composition.setup.topology.devices, parallelism(composition).t
+    for factor in (2, 4, 8):
+        other = widened(composition, factor) if devices * factor <= NODE else None
+        if other is None or (replicas or math.inf) <= factor * review.replicas:
+            return
+        near = all(hop.tier == "scale_up" for hop in other.setup.topology.hops(tensor * factor))
+        if near and _works(review, other, case):
+            yield f"set hardware.devices = {devices * factor} and policy.parallelism.tensor = {tensor * factor}"
+            return
+
+
+def _shorter(review: Review, composition: Composition, path: KeyPath, case: Scenario) -> Iterator[str]:
+    """The longest prompts that the deployment carries as it is, where that leaves more than half of them alone."""
+    workload = review.deployment.workload
+    if (
+        workload is None
+        or path[-1] != "prompt_tokens"
+        or any(w.images_per_prompt for w in (workload, *workload.growth))
+    ):
+        return
+    table = next((workload.growth[part] for part in path if isinstance(part, int)), workload)
+    declared = table.prompt_tokens
+    if not isinstance(declared, Mapping) or not all(key.startswith(QUANTILES) for key in declared):
+        return
+
+    def cut(most: int) -> dict[str, int]:
+        return {key: min(int(length), most) for key, length in declared.items()}
+
+    def works(most: int) -> bool:
+        knots = review.plugins.length_knots(cut(most))
+        return knots is not None and _verdict(review, composition, case.capped(Lengths(knots))) is None
+
+    prompt, output = (case.of or case.mix).prompt, case.mix.output
+    longest = composition.max_model_len - output.mean
+    low, high = math.ceil(prompt.quantile(0.5)), math.floor(min(prompt.quantile(1.0), longest))
+    if high < low or not works(low):
+        return
+    if works(high):
+        low = high
+    while high - low > 0.005 * high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(middle) else (low, middle)
+    round_number = int(floored(low)) if low < high else low
+    most = round_number if round_number >= prompt.quantile(0.5) and works(round_number) else low
+    value = ", ".join(f"{key} = {length}" for key, length in cut(most).items())
+    refused = 1 - prompt.share_within(most)
+    yield (
+        f"refuse prompts of more than {tokens(most)} tokens ({refused:.0%} of them) and set {dotted(path)} = "
+        f"{{ {value} }}"
+    )

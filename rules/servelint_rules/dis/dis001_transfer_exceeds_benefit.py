@@ -12,7 +12,8 @@ from servelint.composition import Composition
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Disaggregation, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Objective, Point, Service, kv_bytes
-from servelint_rules.show import duration, request_rate, size, token_rate
+from servelint_rules.show import duration, floored, raised, request_rate, size, token_rate
+from servelint_rules.variants import replicas_for
 
 
 class Side(NamedTuple):
@@ -222,7 +223,7 @@ itl = { p99 = "45 ms" }
                 Input("transfer setup", pools.setup_s, "s", review.source("policy", "disaggregation", "transfer")),
                 Input("devices of both pools", apart.devices, "", review.source("policy", "disaggregation")),
             ),
-            help=_help(review, pools, delay, together, load),
+            help=_help(review, pools, delay, alone, together, load),
             related=_related(review),
         )
 
@@ -270,10 +271,12 @@ def _transfer_s(apart: Side, pools: Disaggregation) -> float:
     )
 
 
-def _help(review: Review, pools: Disaggregation, delay: float, together: Side, load: float) -> str:
+def _help(review: Review, pools: Disaggregation, delay: float, alone: Service, together: Side, load: float) -> str:
     apart = _apart(review, pools)
     if _transfer_s(apart, evolve(pools, bytes_per_s=inf)) >= delay:
-        faster = f"the setup alone takes {duration(pools.setup_s)}: bring it below {duration(delay)}"
+        faster = f"the setup alone takes {duration(pools.setup_s)}"
+        left = delay - _transfer_s(apart, evolve(pools, setup_s=0.0))
+        faster += f": bring it below {duration(floored(left))}" if left > 0 else ", and so do the bytes"
     else:
         low, high = pools.bytes_per_s, pools.bytes_per_s
         while _transfer_s(apart, evolve(pools, bytes_per_s=high)) >= delay:
@@ -283,12 +286,14 @@ def _help(review: Review, pools: Disaggregation, delay: float, together: Side, l
             low, high = (
                 (middle, high) if _transfer_s(apart, evolve(pools, bytes_per_s=middle)) >= delay else (low, middle)
             )
-        faster = f"from {size(high)}/s on the transfer costs less than it saves"
+        faster = f"from {size(raised(high))}/s on the transfer costs less than it saves"
     if not pools.layerwise and pools.bytes_per_s < inf:
         faster += "; layerwise = true hides what prefill covers"
-    replicas = -(-load // together.rate)
+    needed = replicas_for(alone, load, review.objectives)
+    if needed is None:
+        return faster
     return (
-        f"{faster}; or take the table out: {replicas:,.0f} x {together.devices} co-located devices carry "
+        f"{faster}; or take the table out: {needed:,} x {together.devices} co-located devices carry "
         f"{request_rate(load)} within the SLO"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from servelint.lineage import dotted
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
 from servelint_rules.layouts import parallelism, tensor_path, widened
-from servelint_rules.show import size
+from servelint_rules.show import floored, size
 from servelint_rules.variants import sides
 
 FACTORS = (2, 4, 8, 16, 32, 64)
@@ -213,9 +213,8 @@ def _help(review: Review, pool: str, side: Composition) -> str:
         return "the reserves alone exceed the budget: raise memory_utilization or lower max_batched_tokens"
     params = sum(w.params * w.repeats[memory.tightest] for w in memory.weights)
     bits = fit.weights * 8 / params
-    parts = [
-        f"store the weights in fewer than {bits * (fit.budget - fit.reserves) / fit.weights:.1f} bits, now {bits:.1f}"
-    ]
+    fitting = floored(bits * (fit.budget - fit.reserves) / fit.weights)
+    parts = [f"store the weights in fewer than {fitting:g} bits, now {bits:.1f}"]
     for factor in FACTORS:
         wide = widened(side, factor)
         if wide is None:
@@ -224,11 +223,15 @@ def _help(review: Review, pool: str, side: Composition) -> str:
             break
         then = wide.memory.fit(wide.memory.tightest)
         if then.left > 0:
-            key = dotted(("policy", "disaggregation", pool, "tensor") if pool else ("policy", "parallelism", "tensor"))
+            devices, held = wide.setup.topology.devices, ("policy", "disaggregation", pool) if pool else ("hardware",)
+            tensor = (*held, "tensor") if pool else ("policy", "parallelism", "tensor")
+            edits = [f"{dotted(tensor)} = {parallelism(wide).t}"]
+            if review.declared(*held, "devices"):
+                edits.append(f"{dotted((*held, 'devices'))} = {devices}")
             parts.insert(
                 0,
-                f"set {key} = {parallelism(wide).t} on {wide.setup.topology.devices} devices: {size(then.weights)} of "
-                f"weights a device, {size(then.left)} left for the KV cache",
+                f"set {' and '.join(edits)}: {devices} devices hold {size(then.weights)} of weights each, with "
+                f"{size(then.left)} left for the KV cache",
             )
             break
     return "; or ".join(parts)

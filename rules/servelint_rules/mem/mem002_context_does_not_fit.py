@@ -160,7 +160,8 @@ def _help(review: Review, fits: int, length: int) -> str:
     wider = 0 if narrow is None else min(longest(side.memory, length) for _, side in sides(narrow))
     parts = [f"set model.max_model_len = {fits}, the most that fits"] if fits else []
     if wider > fits:
-        parts.append(f'policy.quantization.kv_cache = "fp8" fits {wider:,} tokens')
+        length_too = "" if wider == length else f"model.max_model_len = {wider} and "
+        parts.append(f'set {length_too}policy.quantization.kv_cache = "fp8", which fits {wider:,} tokens')
     return "; or ".join((*parts, "more devices"))
 
 

@@ -23,7 +23,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Mix, Service
-from servelint_rules.show import sequences, size, token_rate, tokens
+from servelint_rules.show import counted, sequences, size, token_rate, tokens
 
 POSITIONS = (0.125, 0.375, 0.625, 0.875)
 """Shares of the output at which a running sequence is looked at: it is equally likely anywhere in it."""
@@ -302,7 +302,7 @@ output_tokens = { p50 = 400, p99 = 1500 }
         severity = load.severity if evicted >= self.option("evicted") else Severity.INFO
         return Finding(
             path,
-            f"{load.words} {sequences(count)} sequences{each}, which hold {size(mean)} of KV cache a device on average "
+            f"{load.words} {counted(count, 'sequence')}{each}, which hold {size(mean)} of KV cache a device on average "
             f"and {size(high)} at {k:g} deviations, where {size(held.room)} are free: about {evicted:.1%} of "
             f"those admitted are evicted and prefilled again, {token_rate(again)} or {added:.1%} on top of the "
             "prompts, and each eviction prolongs the overlap that causes the next",
@@ -321,7 +321,7 @@ output_tokens = { p50 = 400, p99 = 1500 }
             help=_help(review, load, safe, ranks),
             related=_related(review, path, load),
             severity=severity,
-            fix=Fix(f"admit {safe} sequences", (Edit(path, str(safe)),)) if declared and safe else None,
+            fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
         )
 
 
@@ -427,9 +427,9 @@ def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
 
 
 def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
-    text = f"admit at most {safe:,} sequences (policy.batching.max_sequences = {safe})"
+    text = f"admit at most {counted(safe, 'sequence')} (policy.batching.max_sequences = {safe})"
     if ranks > 1:
-        text = f"admit at most {safe:,} sequences a rank (policy.batching.max_sequences = {safe})"
+        text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
     if load.severity is Severity.WARNING and load.number > safe * ranks > 0:
         replicas = math.ceil(load.number * review.replicas / (safe * ranks))
         text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas"

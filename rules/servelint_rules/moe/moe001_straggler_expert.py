@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from attrs import evolve
 
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Point, Service
-from servelint_rules.show import duration, sequences
+from servelint_rules.show import counted, duration
 
 
 class StragglerExpert(Rule):
@@ -225,7 +226,7 @@ concurrency = 64
         yield Finding(
             ("policy", "moe", "skew"),
             f"the busiest of {parallelism.expert} expert ranks gets {config.skew:g} times the mean: the average step "
-            f"of {sequences(point.batch)} sequences takes {duration(point.step_s)} instead of {duration(even.step_s)} "
+            f"of {counted(point.batch, 'sequence')} takes {duration(point.step_s)} instead of {duration(even.step_s)} "
             f"(+{growth:.0%}), ITL p99 {duration(point.itl('p99'))} instead of {duration(even.itl('p99'))}; "
             f"{' and '.join(missing)} missing",
             equation=(
@@ -236,25 +237,31 @@ concurrency = 64
                 review.policy_input("parallelism", "expert"),
                 Input("sequences", point.batch, "", review.source("workload")),
             ),
-            help=self._help(review, config, point, even),
+            help=self._help(review, config, point),
             related=(Related(("policy", "parallelism", "expert"), "experts are spread over these ranks"),)
             if review.declared("policy", "parallelism", "expert")
             else (),
         )
 
-    def _help(self, review: Review, config: Any, point: Point, even: Point) -> str:
-        low, high = 1.0, float(config.skew)
-        for _ in range(5):
-            middle = (low + high) / 2
-            tried = _at_skew(review, config, point, middle)
-            if tried is not None and tried.step_s <= even.step_s * (1 + self.option("growth")):
-                low = middle
-            else:
-                high = middle
+    def _help(self, review: Review, config: Any, point: Point) -> str:
+        least = self.option("skew")
+        # In hundredths, so that what is written is what was priced.
+        low, high = math.floor(least * 100), math.ceil(config.skew * 100)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._even_enough(review, config, point, middle / 100) else (low, middle)
         return (
-            f"a skew of at most {max(int(low * 100) / 100, self.option('skew')):g} stays within the limit: record the "
-            "load of every expert, and keep copies of the busiest (redundant_experts) placed by it"
+            f"a skew of at most {max(low / 100, least):g} stays within the limit: record the load of every expert, and "
+            "keep copies of the busiest (redundant_experts) placed by it"
         )
+
+    def _even_enough(self, review: Review, config: Any, point: Point, skew: float) -> bool:
+        """Whether the load that leads to a point leads to a step within the limit under another skew."""
+        service = _service_at(review, config, point, skew)
+        rate = review.rate()
+        tried = None if service is None else service.point(point.batch) if rate is None else service.at_rate(rate)
+        even = None if tried is None else _at_skew(review, config, tried, 1.0)
+        return tried is not None and even is not None and tried.step_s <= even.step_s * (1 + self.option("growth"))
 
     def _undeclared(self, review: Review, config: Any, point: Point) -> Iterator[Finding]:
         """Advice where the verdict on the SLO depends on a skew that nobody states."""
@@ -288,8 +295,13 @@ def _missing(review: Review, config: Any) -> list[str]:
 
 def _at_skew(review: Review, config: Any, point: Point, skew: float) -> Point | None:
     """The same batch under another skew."""
+    service = _service_at(review, config, point, skew)
+    return None if service is None else service.point(point.batch)
+
+
+def _service_at(review: Review, config: Any, point: Point, skew: float) -> Service | None:
     composition = review.variant(moe=evolve(config, skew=skew))
     if composition is None:
         return None
     service = point.service
-    return Service(composition, service.mix, service.figure, open_loop=service.open_loop).point(point.batch)
+    return Service(composition, service.mix, service.figure, open_loop=service.open_loop)

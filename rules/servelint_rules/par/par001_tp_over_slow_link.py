@@ -27,7 +27,7 @@ from servelint.plugin import (
 from servelint.service import Service
 from servelint.shapes import StepShape, decode
 from servelint_rules.layouts import altered, decode_side, heads_divide, parallelism, tensor_path
-from servelint_rules.show import duration, sequences, size
+from servelint_rules.show import counted, duration, size
 
 BATCH, CONTEXT = 32, 2048
 """The decode step that stands for a deployment without a workload: sequences and tokens of context."""
@@ -229,7 +229,7 @@ tensor = 2
         others = sorted(_layouts(review, side, load), key=lambda other: other.step_s)
         better = [o for o in others if o.step_s < now.step_s * WORTH and o.decode_s * WORTH < now.decode_s]
         messages = _messages(side)
-        batch = f"{sequences(load.batch)} sequences"
+        batch = counted(load.batch, "sequence")
         link = TIERS.get(slow.tier, slow.tier)
         return Finding(
             path,

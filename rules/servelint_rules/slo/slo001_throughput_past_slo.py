@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from attrs import evolve
-
 from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Miss, Mix, Objective, Point, Service
 from servelint.spec.model import Claim
-from servelint_rules.show import duration, request_rate, sequences, token_rate
+from servelint_rules.derivation import latency_equation, named
+from servelint_rules.show import counted, duration, floored, request_rate, token_rate
 from servelint_rules.slo.feasible import unreachable
+from servelint_rules.variants import budget_key, replicas_for, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
 
@@ -32,7 +32,7 @@ class Run(NamedTuple):
     estimate: Service
     bound: Service
     rate: float | None = None
-    batch: int | None = None
+    batch: float | None = None
     claim: Claim | None = None
 
     def point(self, service: Service) -> Point | None:
@@ -43,7 +43,7 @@ class Run(NamedTuple):
         most = service.fullest
         if most is None or self.batch is None:
             return most
-        return service.point(min(float(self.batch), most.batch))
+        return service.point(min(self.batch, most.batch))
 
     def stated(self, objective: Objective) -> float | None:
         """The latency in seconds that the claim itself gives for the objective's percentile."""
@@ -303,16 +303,18 @@ at = { concurrency = 128 }
         worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
         objective, seconds = worst.objective, worst.seconds
         ideal = run.point(run.bound)
-        certain = ideal is not None and bool(ideal.misses((objective,), declared=True))
-        stated = run.stated(objective) is not None
-        basis = "stated in the claim" if stated else "even by the bound" if certain else "estimate"
-        metric = _named(objective)
+        least = [] if ideal is None else ideal.misses((objective,), declared=True)
+        certain, stated = bool(least), run.stated(objective) is not None
+        basis = "stated in the claim" if stated else "estimate"
+        if least:
+            basis += f"; {_is(least[0].seconds).removeprefix('is ')} by the bound, which nothing beats"
+        metric = named(objective)
         knee = run.estimate.knee(review.objectives)
         return Finding(
             run.path,
-            f"{run.subject} {sequences(point.batch)} sequences at once, where {metric} {_is(seconds)} ({basis}), above "
-            f"the objective of {duration(objective.declared_s)}; {_at_knee(review, point, knee, objective)}",
-            equation=_equation(point, objective),
+            f"{run.subject} {counted(point.batch, 'sequence')} at once, where {metric} {_is(seconds)} ({basis}), above "
+            f"the objective of {duration(objective.declared_s)}; {_at_knee(review, run, point, knee, objective)}",
+            equation=f"{'by the estimate, ' if stated else ''}{latency_equation(point, objective)}",
             inputs=(
                 Input("sequences at once", round(point.batch, 1), "", review.source(*run.path)),
                 Input("mean context", point.service.mix.mean_context, "tok", review.source("workload")),
@@ -344,12 +346,10 @@ def _misses(review: Review, run: Run, point: Point) -> list[Miss]:
 def _configured(review: Review, mix: Mix) -> Run:
     """Where the deployment itself runs: at its rate, at its concurrency, or with every slot taken."""
     services = review.service(mix), review.service(mix, "bound")
-    workload, rate = review.deployment.workload, review.rate()
+    rate, each = review.rate(), review.concurrency()
     if rate is not None:
         return Run(("workload", "rate"), f"{request_rate(rate)} a replica keep", *services, rate=rate)
-    wanted = workload.concurrency if workload is not None else None
-    if wanted is not None:
-        each = max(1, -(-wanted // review.replicas))
+    if each is not None:
         return Run(("workload", "concurrency"), "the declared concurrency keeps", *services, batch=each)
     if review.declared("policy", "batching", "max_sequences"):
         return Run(("policy", "batching", "max_sequences"), "full admission runs", *services)
@@ -365,59 +365,47 @@ def _claimed(review: Review, mix: Mix) -> Iterator[Run]:
         at = claim.at
         if claim.metric not in THROUGHPUTS or at is None:
             continue
-        shared = review.replicas if claim.per == "deployment" else 1
+        shared = _shared(review, claim)
         batch = at.batch or at.concurrency
         if batch is None and at.rate is None:
             continue
         closed = batch is not None
         key = "batch" if at.batch else "concurrency" if closed else "rate"
+        estimate = Service(composition, mix, open_loop=not closed)
         yield Run(
             (*path, "at", key),
             f"{token_rate(claim.value)} are claimed at",
-            Service(composition, mix, open_loop=not closed),
+            estimate,
             Service(composition, mix, "bound", open_loop=not closed),
             None if closed or at.rate is None else at.rate / shared,
-            max(1, -(-batch // shared)) if batch is not None else None,
+            max(1.0, float(-(-batch // (shared * estimate.decode_replicas)))) if batch is not None else None,
             claim,
         )
 
 
-def _named(objective: Objective) -> str:
-    return f"{objective.metric.upper()} {objective.percentile}"
+def _shared(review: Review, claim: Claim) -> int:
+    """Replicas that a claim is about."""
+    return review.replicas if claim.per == "deployment" else 1
 
 
 def _is(seconds: float) -> str:
     return "grows without limit" if math.isinf(seconds) else f"is {duration(seconds)}"
 
 
-def _at_knee(review: Review, point: Point, knee: Point | None, objective: Objective) -> str:
+def _at_knee(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> str:
     """What is left within every objective, and what the rest costs in latency."""
     slo = review.deployment.slo
     headroom = f" with {slo.headroom:.0%} headroom" if slo is not None and slo.headroom else ""
     if knee is None:
         return f"not even one sequence meets every objective{headroom}"
+    # The knee of a deployment with a declared rate, as the cost report shows it, is another one.
+    loop = " of a closed loop" if run.claim is not None and not run.estimate.open_loop and review.rate() else ""
     if knee.batch >= point.batch:
-        return f"the estimate puts the knee{headroom} at {sequences(knee.batch)} sequences"
+        return f"the estimate puts the knee{loop}{headroom} at {counted(knee.batch, 'sequence')}"
     gain = point.throughput / knee.throughput - 1
     return (
-        f"the knee{headroom} is {sequences(knee.batch)} sequences with {_named(objective)} at "
+        f"the knee{loop}{headroom} is {counted(knee.batch, 'sequence')} with {named(objective)} at "
         f"{duration(knee.latency(objective.metric, objective.percentile))}: going past it adds {gain:.0%} throughput"
-    )
-
-
-def _equation(point: Point, objective: Objective) -> str:
-    context = point.service.mix.mean_context
-    step = f"a step of {sequences(point.batch)} sequences at {context:,.0f} tokens takes {duration(point.plain_s)}"
-    if objective.metric in ("ttft", "e2e"):
-        busy = f"prefill is busy {min(point.prefill_utilization, 9.99):.0%} of the time"
-        wait = "the queue grows without limit" if math.isinf(point.queue_s) else f"mean wait {duration(point.queue_s)}"
-        return f"{_named(objective)} = wait + prefill chunks + decode steps: {busy}, {wait}; {step}"
-    if point.mixed_share == 0:
-        return f"{_named(objective)}: {step}"
-    carried = point.service.mix.new_prompt * point.requests_per_step / point.mixed_share
-    return (
-        f"{_named(objective)}: {step}; {point.mixed_share:.0%} of steps also carry prompt, {carried:,.0f} tokens on "
-        f"average, and take {duration(point.average_mixed_s)}"
     )
 
 
@@ -427,16 +415,12 @@ def _stated(review: Review, run: Run, objective: Objective) -> tuple[Input, ...]
     if stated is None:
         return ()
     path = (*run.path[:-1], _key(objective))
-    return (review.input(f"{_named(objective)} of the claim", stated, "s", *path),)
+    return (review.input(f"{named(objective)} of the claim", stated, "s", *path),)
 
 
 def _budget(review: Review, point: Point) -> tuple[Input, ...]:
     """The most prompt tokens that a step takes beside decoding."""
-    return (review.policy_input("batching", _chunk_key(review), "tok"),) if point.chunk and point.mixed_share else ()
-
-
-def _chunk_key(review: Review) -> str:
-    return "prefill_chunk" if review.policy("batching").prefill_chunk else "max_batched_tokens"
+    return (review.policy_input("batching", budget_key(review), "tok"),) if point.chunk and point.mixed_share else ()
 
 
 def _efficiency(review: Review) -> tuple[Input, ...]:
@@ -458,57 +442,64 @@ def _remedies(review: Review, run: Run, point: Point, knee: Point | None, object
     smaller = _smaller_chunk(review, run, point, objective) if run.claim is None else None
     if smaller is not None:
         chunk, seconds = smaller
-        yield f"set policy.batching.{_chunk_key(review)} = {chunk}: {_named(objective)} is then {duration(seconds)}"
-    if knee is not None:
-        yield _within_knee(review, run, point, knee, objective)
-    if knee is None and smaller is None:
+        yield f"set policy.batching.{budget_key(review)} = {chunk}: {named(objective)} is then {duration(seconds)}"
+    within = _within_knee(review, run, point, knee, objective) if knee is not None else ""
+    if within:
+        yield within
+    if smaller is None and not within:
         yield "shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device"
 
 
 def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective: Objective) -> str:
-    replicas = review.replicas
+    """How to stay within the knee, empty where no whole number of anything does."""
+    replicas, most = review.replicas, math.floor(knee.batch)
     if run.claim is not None:
-        share = knee.throughput / point.throughput
-        if share >= 1:
-            return f"quote what was measured with {_named(objective)} within {duration(objective.declared_s)}"
-        return (
-            f"quote at most {token_rate(run.claim.value * share)} ({share:.0%} of the claim), "
-            f"at {sequences(knee.batch)} sequences; the load that is claimed then takes "
-            f"{math.ceil(replicas / share - 1e-9)} replicas instead of {replicas}"
-        )
+        return _quote(review, run, run.claim, point, knee, objective)
     if run.rate is not None:
+        needed = replicas_for(run.estimate, run.rate * replicas, review.objectives)
+        carried = request_rate(floored(knee.rate * run.estimate.decode_replicas))
+        if needed is None:
+            return ""
+        return f"set hardware.replicas = {needed} instead of {replicas}: each carries {carried} at the knee"
+    workload = review.deployment.workload
+    wanted = workload.concurrency if workload is not None else None
+    if run.batch is not None and wanted is not None:
+        each = most * run.estimate.decode_replicas
         return (
-            f"set hardware.replicas = {_needed(review, run, knee)} instead of {replicas}: each carries "
-            f"{request_rate(knee.rate * run.estimate.decode_replicas)} at the knee"
+            f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency), or set "
+            f"hardware.replicas = {math.ceil(wanted / each)} instead of {replicas}"
         )
-    if run.batch is not None:
-        most = math.floor(knee.batch)
-        return (
-            f"keep at most {most * replicas:,} requests in flight, or set hardware.replicas = "
-            f"{-(-run.batch * replicas // most)} instead of {replicas}"
-        )
-    return f"set policy.batching.max_sequences = {_admitted(run, knee)}"
+    admitted = _admitted(run, knee)
+    return f"set policy.batching.max_sequences = {admitted}" if admitted else ""
 
 
-def _needed(review: Review, run: Run, knee: Point) -> int:
-    """Replicas at the knee that carry the offered rate."""
-    carried = knee.rate * run.estimate.decode_replicas
-    return math.ceil((run.rate or 0.0) * review.replicas / carried - 1e-9)
+def _quote(review: Review, run: Run, claim: Claim, point: Point, knee: Point, objective: Objective) -> str:
+    share = knee.throughput / point.throughput
+    if share >= 1:
+        return f"quote what was measured with {named(objective)} within {duration(objective.declared_s)}"
+    replicas = _shared(review, claim)
+    decoding = run.estimate.decode_replicas * replicas
+    at = f"at {counted(knee.batch * decoding, 'sequence')}"
+    if run.rate is not None:
+        at = f"at {request_rate(floored(knee.rate * decoding))}"
+    return (
+        f"quote at most {token_rate(math.floor(claim.value * share))} ({share:.0%} of the claim), {at}; the load that "
+        f"is claimed then takes {math.ceil(review.replicas / share - 1e-9)} replicas instead of {review.replicas}"
+    )
 
 
 def _admitted(run: Run, knee: Point) -> int:
-    """The admission limit that keeps to the knee; engines count it for each rank."""
-    return max(math.floor(knee.batch) // run.estimate.scheduler.ranks, 1)
+    """The admission limit that keeps to the knee, 0 where none does; engines count it for each rank."""
+    return math.floor(knee.batch) // run.estimate.scheduler.ranks
 
 
 def _smaller_chunk(review: Review, run: Run, point: Point, objective: Objective) -> tuple[int, float] | None:
     """The largest halving of the prompt chunk at which the same load meets every objective, and the latency then."""
     if objective.metric not in ("itl", "tpot") or not point.mixed_share or not point.chunk:
         return None
-    batching, name = review.policy("batching"), _chunk_key(review)
-    chunk = getattr(batching, name) // 2
+    chunk = getattr(review.policy("batching"), budget_key(review)) // 2
     while chunk >= SMALLEST_CHUNK:
-        composition = review.variant(batching=evolve(batching, **{name: chunk}))
+        composition = with_budget(review, chunk)
         if composition is None:
             return None
         then = run.point(Service(composition, run.estimate.mix, open_loop=run.estimate.open_loop))
@@ -528,7 +519,8 @@ def _fix(review: Review, run: Run, knee: Point | None) -> Fix | None:
         path: KeyPath = ("policy", "batching", "max_sequences")
         value = _admitted(run, knee)
     else:
-        path, value = ("hardware", "replicas"), _needed(review, run, knee)
-    if not review.declared(*path):
+        path = ("hardware", "replicas")
+        value = replicas_for(run.estimate, run.rate * review.replicas, review.objectives) or 0
+    if not value or not review.declared(*path):
         return None
     return Fix(f"set {dotted(path)} to {value}", (Edit(path, str(value)),))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from servelint.plugin import Case, Finding, Lacks, Review, Rule, Severity
 from servelint.service import Point
 from servelint.spec.model import Claim, ClaimAt
-from servelint_rules.show import duration, sequences, token_rate
+from servelint_rules.show import counted, duration, token_rate
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput")
 SHARED = ("replica", "device", "deployment")
@@ -193,7 +193,7 @@ def _point(review: Review, claim: Claim) -> Point | None:
 
 def _equation(point: Point) -> str:
     return (
-        f"{sequences(point.batch)} sequences on a replica: step {duration(point.step_s)} (estimate), "
+        f"{counted(point.batch, 'sequence')} on a replica: step {duration(point.step_s)} (estimate), "
         f"{token_rate(point.throughput)}, ITL p99 {duration(point.itl('p99'))}"
     )
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from attrs import evolve
 
-from servelint.lineage import KeyPath
-from servelint.plugin import Case, Finding, Input, Lacks, Related, Review, Rule, Severity, Source
-from servelint.service import Mix, Point, Service
-from servelint_rules.layouts import altered, decode_side
-from servelint_rules.show import duration, request_rate, sequences, tokens
-
-GAIN = 1.1
-"""A limit binds when twice of it carries at least this much more; else the hardware itself does."""
-
-
-class Binding(NamedTuple):
-    """What keeps a replica from carrying more: the kind, in words, and the key to look at."""
-
-    kind: str
-    text: str
-    path: KeyPath
+from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
+from servelint.service import Mix, Service
+from servelint_rules.binding import (
+    Binding,
+    binding,
+    cache_equation,
+    certainly_over,
+    limit_source,
+    rate_equation,
+)
+from servelint_rules.layouts import decode_side
+from servelint_rules.show import request_rate, request_rates
+from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for
 
 
 class Overload(Rule):
@@ -209,144 +205,51 @@ def _does_not_fit(review: Review) -> bool:
 def _finding(review: Review, mix: Mix, rate: float) -> Finding:
     service, ideal = review.service(mix), review.service(mix, "bound")
     most, best = service.max_rate, ideal.max_rate
-    binding = _binding(review, service)
-    certain = best * _slack(review, ideal) < rate
-    offered = request_rate(rate)
+    bound_by = binding(review, service)
+    certain = certainly_over(review, ideal, rate)
+    offered, carried = request_rates(rate, most)
     each = f"{offered} are offered" if review.replicas == 1 else f"{offered} are offered to each replica"
     bound = f" (by the bound {request_rate(best)})"
     return Finding(
         ("workload", "rate"),
-        f"{each} and at most {request_rate(most)} can be carried{bound}, whatever the latency: {binding.text}",
-        equation=_equation(service.fullest, service),
+        f"{each} and at most {carried} can be carried{bound}, whatever the latency: {bound_by.text}",
+        equation=rate_equation(service, bound_by) or cache_equation(service, mix.mean_context),
         inputs=(
             Input("offered rate a replica", rate, "req/s", review.source("workload", "rate")),
             Input("mean context", mix.mean_context, "tok", review.source("workload")),
             Input("mean output", mix.output.mean, "tok", review.source("workload")),
-            *(Input(name, limit, "", _limit_source(review, name)) for name, limit in service.limits.items()),
+            *(Input(name, limit, "", limit_source(review, name)) for name, limit in service.limits.items()),
         ),
-        help=_help(review, service, binding, rate),
-        related=(Related(binding.path, binding.text),),
+        help=_help(review, service, bound_by, rate),
+        related=(Related(bound_by.path, bound_by.text),),
         severity=Severity.ERROR if certain else Severity.WARNING,
         confidence="high" if certain else "medium",
     )
 
 
-def _binding(review: Review, service: Service) -> Binding:
-    """Name the limit that more of would carry more, or the resource of the step that is used up."""
-    name = min(service.limits, key=lambda n: service.limits[n])
-    fullest, path = service.fullest, _limit_path(review, name)
-    if fullest is None:
-        return Binding(name, _limit_text(service, name), path)
-    if fullest.batch >= service.batch_limit:
-        more = service.point(fullest.batch * 2)
-        if more.saturated or more.rate >= fullest.rate * GAIN:
-            return Binding(name, _limit_text(service, name), path)
-    elif service.separate:
-        return Binding(
-            "prefill pool", "the prefill pool computes all the time", ("policy", "disaggregation", "prefill")
-        )
-    else:
-        room = fullest.chunk or service.room(fullest.batch)
-        if fullest.mixed_s(2 * room, 0.0) < fullest.mixed_s(room, 0.0) * 2 / GAIN:
-            name = "max_batched_tokens"
-            return Binding(
-                name,
-                f"prompts fill the token budget of every step ({tokens(room)} tokens beside the decoding sequences)",
-                _limit_path(review, name),
-            )
-    resource = _resource(service, fullest)
-    return Binding(
-        "hardware",
-        f"{resource} is used up: more sequences at once would carry hardly more",
-        ("hardware", "accelerator"),
-    )
+def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> str:
+    total = rate * review.replicas
 
+    def carries(composition: Composition | None) -> bool:
+        return composition is not None and Service(composition, service.mix).at_rate(rate) is not None
 
-def _resource(service: Service, point: Point) -> str:
-    """The resource that decides the kind of step in which most of the time goes."""
-    shape = point.shape()
-    if point.mixed_share * point.average_mixed_s > point.step_s / 2:
-        shape = point.shape(min(point.chunk or math.inf, service.mix.new_prompt))
-    resource = decode_side(service.composition).pricer.price(shape).binding_resource
-    named = {"compute": "compute", "hbm": "memory bandwidth"}
-    return named.get(resource, f"the {resource.removeprefix('link:')} link")
-
-
-def _limit_text(service: Service, name: str) -> str:
-    limit = service.limits[name]
-    if name == "KV capacity":
-        context = f"{tokens(service.mix.mean_context)} tokens (the mean context)"
-        return (
-            f"the KV cache holds {sequences(limit)} sequences of {context}"
-            if limit
-            else (f"the KV cache holds not one sequence of {context}")
-        )
-    if name == "max_sequences":
-        return f"max_sequences admits {sequences(limit)}"
-    return f"max_batched_tokens has room for {sequences(limit)} decoding sequences"
-
-
-def _limit_path(review: Review, name: str) -> KeyPath:
-    path: KeyPath = ("policy", "batching", name)
-    if name != "KV capacity" and review.declared(*path):
-        return path
-    return ("hardware", "accelerator")
-
-
-def _limit_source(review: Review, name: str) -> Source:
-    if name == "KV capacity":
-        return Source("computed", "memory ledger", "KV capacity / mean context")
-    assumed = review.assumption("policy", "batching", name)
-    return assumed.source if assumed is not None else review.source("policy", "batching", name)
-
-
-def _slack(review: Review, service: Service) -> float:
-    """By how much the most rate could grow if what was assumed of the limits were set otherwise."""
-    kind = _binding(review, service).kind
-    if kind in ("max_sequences", "max_batched_tokens"):
-        assumed = review.assumption("policy", "batching", kind)
-        return math.inf if assumed is not None and assumed.source.kind == "default" else 1.0
-    if kind == "KV capacity" and review.composition is not None:
-        memory = decode_side(review.composition).memory
-        stage = memory.tightest
-        if memory.cache_bytes is None and review.assumption("policy", "kv_cache", "memory_utilization"):
-            return (memory.visible - memory.fit(stage).weights) / memory.cache_left(stage)
-    return GAIN if kind == "hardware" else 1.0
-
-
-def _equation(fullest: Point | None, service: Service) -> str:
-    if fullest is None:
-        return ""
-    share = service.decode_replicas
-    times = f" x {share} decode replicas" if share > 1 else ""
-    kept = service.scheduler.yield_per_step
-    return (
-        f"{sequences(fullest.batch)} sequences x {kept:.3g} tokens a step / {tokens(service.mix.output.mean)} output "
-        f"tokens / {duration(fullest.step_s)} (average step, {fullest.mixed_share:.0%} with prefill){times} = "
-        f"{request_rate(service.max_rate)}"
-    )
-
-
-def _help(review: Review, service: Service, binding: Binding, rate: float) -> str:
-    parts, total = [], rate * review.replicas
-    others = [limit for name, limit in service.limits.items() if name != "max_sequences"]
-    if binding.kind == "max_sequences" and (point := service.at_rate(rate, min(others))) is not None:
-        parts.append(f"max_sequences = {math.ceil(point.batch * service.decode_replicas)} carries it")
-    if binding.kind == "KV capacity" and _narrower_carries(review, service, rate):
-        parts.append("an FP8 KV cache carries it")
-    if service.max_rate > 0:
-        parts.append(
-            f"{math.ceil(total / service.max_rate)} replicas carry {request_rate(total)}, whatever the latency"
-        )
-    knee = review.knee
-    if knee is not None:
-        needed = math.ceil(total / (knee.rate * service.decode_replicas))
-        parts.append(f"{needed} replicas carry it within the SLO")
+    parts = []
+    if bound_by.kind == "max_sequences":
+        others = [limit for name, limit in service.limits.items() if name != "max_sequences"]
+        point = service.at_rate(rate, min(others, default=math.inf))
+        admitted = math.ceil(point.batch / service.scheduler.ranks) if point is not None else 0
+        if admitted and carries(review.variant(batching=evolve(review.policy("batching"), max_sequences=admitted))):
+            parts.append(f"policy.batching.max_sequences = {admitted} carries it")
+    if bound_by.kind == "KV capacity" and carries(narrower_cache(review)):
+        parts.append('policy.quantization.kv_cache = "fp8" carries it')
+    if bound_by.kind == "max_batched_tokens":
+        larger = next((budget for budget, composition in larger_budgets(review) if carries(composition)), None)
+        if larger is not None:
+            parts.append(f"policy.batching.{budget_key(review)} = {larger} carries it")
+    whatever = replicas_for(service, total, ())
+    if whatever is not None:
+        parts.append(f"hardware.replicas = {whatever} carries {request_rate(total)}, whatever the latency")
+    within = replicas_for(service, total, review.objectives) if review.objectives else None
+    if within is not None:
+        parts.append(f"hardware.replicas = {within} carries it within the SLO")
     return "; ".join(parts)
-
-
-def _narrower_carries(review: Review, service: Service, rate: float) -> bool:
-    composition = service.composition
-    quantization = composition.context.configs["quantization"]
-    other = altered(composition, quantization=evolve(quantization, kv_cache="fp8"))
-    return other is not None and Service(other, service.mix).at_rate(rate) is not None

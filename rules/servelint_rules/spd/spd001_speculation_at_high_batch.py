@@ -10,7 +10,7 @@ from servelint.composition import Composition
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Point, Service
 from servelint.shapes import decode
-from servelint_rules.show import duration, sequences
+from servelint_rules.show import counted, duration
 
 STEPS_PER_OCTAVE = 2
 """Batches at which the curve is looked at; crossings between them are refined."""
@@ -187,8 +187,8 @@ concurrency = 1
         )
         yield Finding(
             ("policy", "speculation", "tokens" if review.declared("policy", "speculation", "tokens") else "method"),
-            f"at {_count(batch, 'sequence')} drafting {_count(k, 'token')} gives a speed-up of {_ratio(gain)}: a step "
-            f"takes {duration(verify)} instead of {duration(plain)} and keeps {kept:.2f} tokens; it is below "
+            f"at {counted(batch, 'sequence')} drafting {counted(k, 'token')} gives a speed-up of {_ratio(gain)}: a "
+            f"step takes {duration(verify)} instead of {duration(plain)} and keeps {kept:.2f} tokens; it is below "
             f"{self.option('speedup'):g} {where}",
             equation=f"{kept:.4g} tokens x {duration(plain)} / {duration(verify)} = {_ratio(gain)}",
             inputs=(
@@ -242,10 +242,6 @@ concurrency = 1
 def _ratio(gain: float) -> str:
     """A speed-up in two digits, or as many as tell it from 1."""
     return f"{gain:.2f}" if abs(gain - 1) > 0.005 else f"{gain:.5f}"
-
-
-def _count(number: float, what: str) -> str:
-    return f"{sequences(number)} {what}{'' if number == 1 else 's'}"
 
 
 def _seconds(point: Point, alone: Composition) -> Callable[..., float]:
