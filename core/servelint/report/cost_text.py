@@ -140,7 +140,7 @@ def _memory_text(figures: Figures, style: Style) -> list[str]:
         "  capacity: "
         + ("not limited by a cache" if capacity is None else f"{capacity:,} tokens")
         + (f" a rank, {memory.ranks} ranks" if memory.ranks > 1 else ""),
-        f"  resident: {figures.max_resident_sequences:,} sequences of {context:,.0f} tokens, "
+        f"  resident: {_sequences(figures.max_resident_sequences)} of {context:,.0f} tokens, "
         f"{memory.resident_sequences(figures.max_model_len):,} of {figures.max_model_len:,} (the longest)",
         "",
     ]
@@ -203,7 +203,7 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
     others = "; ".join(f"{name}: {n:,}" for name, n in limits[1:])
     head = style.paint("Frontier", "1") + ": a replica with so many sequences decoding at once, estimates"
     lines = [head, *table(rows, remarks)]
-    lines.append(f"  at most {limits[0][1]:,} sequences at once, by {limits[0][0]}{f' ({others})' if others else ''}")
+    lines.append(f"  at most {_sequences(limits[0][1])} at once, by {limits[0][0]}{f' ({others})' if others else ''}")
     if review.operating_point is None:
         lines.append("  operating point: none within the limits")
     if not review.objectives:
@@ -211,5 +211,10 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
     elif review.knee is None:
         lines.append("  knee: no batch meets the SLO")
     else:
-        lines.append(f"  knee: {review.knee.batch:,.4g} sequences, {review.knee.throughput:,.0f} tok/s")
+        lines.append(f"  knee: {_sequences(review.knee.batch)}, {review.knee.throughput:,.0f} tok/s")
     return [*lines, ""]
+
+
+def _sequences(number: float) -> str:
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"
+    return f"{shown} sequence{'' if shown == '1' else 's'}"

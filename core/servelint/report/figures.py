@@ -41,7 +41,8 @@ class Step(NamedTuple):
         s, parts = self.shape, []
         if s.batch:
             new = f", {s.new_tokens:g} new tokens each" if s.new_tokens != 1 else ""
-            parts.append(f"{_number(s.batch)} sequences of {s.context:,.0f} cached tokens{new}")
+            many = "" if s.batch == 1 else "s"
+            parts.append(f"{_number(s.batch)} sequence{many} of {s.context:,.0f} cached tokens{new}")
         if s.prefill_sequences:
             prompts = "" if s.prefill_sequences == 1 else f"{_number(s.prefill_sequences)} x "
             over = f" over {s.prefill_context:,.0f} cached" if s.prefill_context else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from servelint.distribution import Lengths
@@ -278,20 +278,17 @@ def _verdict(review: Review, composition: Composition, case: Scenario, replicas:
         point = service.at_rate(rate)
         if point is None:
             return _overload(review, service, ideal, rate)
-        return _misses(review, point, ideal.at_rate(rate))
+        return _misses(review, point, lambda: ideal.at_rate(rate))
     point = service.fullest
     if case.concurrency is not None:
-        each, fitting = (
-            math.ceil(case.concurrency / (replicas * service.decode_replicas)),
-            service.limits["KV capacity"],
-        )
+        each = math.ceil(case.concurrency / (replicas * service.decode_replicas))
+        fitting = service.limits["KV capacity"]
         if fitting < each:
-            reason = (
-                f"{counted(each, 'sequence')} at once are declared for a replica and its KV cache holds {fitting:,}"
-            )
+            wanted = counted(each, "sequence")
+            reason = f"{wanted} at once are declared for a replica and its KV cache holds {fitting:,}"
             return Verdict(reason, cache_equation(service, mix.mean_context), True, cache=True)
         point = service.point(min(float(each), point.batch)) if point is not None else None
-    return None if point is None else _misses(review, point, ideal.point(point.batch))
+    return None if point is None else _misses(review, point, lambda: ideal.point(point.batch))
 
 
 def _overload(review: Review, service: Service, ideal: Service, rate: float) -> Verdict:
@@ -315,13 +312,14 @@ def _rate_equations(service: Service, bound_by: Binding) -> Iterator[str]:
     yield rate_equation(service, bound_by)
 
 
-def _misses(review: Review, point: Point, best: Point | None) -> Verdict | None:
+def _misses(review: Review, point: Point, at_best: Callable[[], Point | None]) -> Verdict | None:
     misses = point.misses(review.objectives, declared=True)
     if not misses:
         return None
     worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
     objective = worst.objective
     becomes = "grows without limit" if math.isinf(worst.seconds) else f"becomes {duration(worst.seconds)}"
+    best = at_best()
     least = [] if best is None else best.misses((objective,), declared=True)
     if least and math.isfinite(least[0].seconds):
         becomes += f" ({duration(least[0].seconds)} by the bound)"

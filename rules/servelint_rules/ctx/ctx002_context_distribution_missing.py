@@ -298,10 +298,10 @@ def _point(review: Review, mix: Mix, rate: float | None) -> Point | None:
     service = review.service(mix)
     if rate is not None:
         return service.at_rate(rate)
-    workload, limit = review.deployment.workload, service.batch_limit
-    if workload is not None and workload.concurrency is not None:
-        limit = min(limit, max(1, -(-workload.concurrency // review.replicas)))
-    return service.point(float(limit)) if limit >= 1 else None
+    limit, wanted = float(service.batch_limit), review.concurrency()
+    if wanted is not None:
+        limit = min(limit, wanted)
+    return service.point(limit) if limit >= 1 else None
 
 
 def _breaks(review: Review, mix: Mix, rate: float | None, tails: tuple[Objective, ...]) -> Break | None:

@@ -244,24 +244,25 @@ concurrency = 64
         )
 
     def _help(self, review: Review, config: Any, point: Point) -> str:
-        least = self.option("skew")
+        least, rate, even = self.option("skew"), review.rate(), _service_at(review, config, point, 1.0)
+
+        def within(skew: float) -> bool:
+            """Whether the same load leads to a step within the limit."""
+            service = _service_at(review, config, point, skew)
+            if service is None or even is None:
+                return False
+            tried = service.point(point.batch) if rate is None else service.at_rate(rate)
+            return tried is not None and tried.step_s <= even.point(tried.batch).step_s * (1 + self.option("growth"))
+
         # In hundredths, so that what is written is what was priced.
         low, high = math.floor(least * 100), math.ceil(config.skew * 100)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._even_enough(review, config, point, middle / 100) else (low, middle)
+            low, high = (middle, high) if within(middle / 100) else (low, middle)
         return (
             f"a skew of at most {max(low / 100, least):g} stays within the limit: record the load of every expert, and "
             "keep copies of the busiest (redundant_experts) placed by it"
         )
-
-    def _even_enough(self, review: Review, config: Any, point: Point, skew: float) -> bool:
-        """Whether the load that leads to a point leads to a step within the limit under another skew."""
-        service = _service_at(review, config, point, skew)
-        rate = review.rate()
-        tried = None if service is None else service.point(point.batch) if rate is None else service.at_rate(rate)
-        even = None if tried is None else _at_skew(review, config, tried, 1.0)
-        return tried is not None and even is not None and tried.step_s <= even.step_s * (1 + self.option("growth"))
 
     def _undeclared(self, review: Review, config: Any, point: Point) -> Iterator[Finding]:
         """Advice where the verdict on the SLO depends on a skew that nobody states."""

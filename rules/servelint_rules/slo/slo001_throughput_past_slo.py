@@ -63,6 +63,7 @@ class ThroughputPastSlo(Rule):
     The point where the deployment runs, given by the offered rate, the declared concurrency, or full admission
     when neither is declared; and the point of every throughput claim. At each, every percentile of the SLO, by the
     latency that the claim itself states where it does.
+    A claim at a batch or concurrency is judged in a closed loop, whose knee is not quite that of the declared rate.
     Objectives that one request alone does not meet are SLO005's and SLO006's.
 
     Why it is bad
