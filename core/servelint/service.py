@@ -559,12 +559,52 @@ class Point:
             return math.inf
         return (self.service.mix.arrival_cv**2 + service_cv2) / 2 * rho / (1 - rho) * mean
 
+    @cached_property
+    def _held_s(self) -> float:
+        """Mean seconds that a sequence has its slot: from the start of its prefill, on a decode pool after it."""
+        decoding = self.service.mix.output.mean / self._yield * self.step_s
+        if self.service.pools is not None:
+            return decoding
+        return decoding + sum(w * (low + high) / 2 for w, low, high in self._first_tokens)
+
+    @cached_property
+    def slots_busy(self) -> float:
+        """Share of the sequence slots that is taken when requests arrive at a rate; 0 in a closed loop."""
+        slots = self.service.batch_limit
+        if not self.service.open_loop or slots < 1 or self.batch <= 0:
+            return 0.0
+        return self.rate * self.service.scheduler.samples * self._held_s / slots
+
+    @cached_property
+    def slot_wait(self) -> tuple[float, float]:
+        """Chance that a request waits for a free sequence slot, and the mean wait in seconds of all requests.
+
+        Slots are the servers of a G/G/c queue: Sakasegawa's form for the chance, the Allen-Cunneen factor for
+        the variability of arrivals and outputs. (0, 0) in a closed loop, (1, infinite) when all are taken.
+        """
+        busy, slots, mix = self.slots_busy, self.service.batch_limit, self.service.mix
+        if busy <= 0:
+            return 0.0, 0.0
+        if busy >= 1.0:
+            return 1.0, math.inf
+        chance = busy ** (math.sqrt(2.0 * (slots + 1)) - 1.0)
+        spread = mix.arrival_cv**2 + mix.output.second_moment / mix.output.mean**2 - 1.0
+        return chance, chance * self._held_s * spread / (2.0 * slots * (1.0 - busy))
+
+    @cached_property
+    def wait(self) -> tuple[float, float]:
+        """Chance that a request waits before its prefill, and the mean wait in seconds: for prefill, for a slot."""
+        chance, slot = self.slot_wait
+        queue = self.queue_s
+        busy = self.prefill_utilization if queue > 0 else 0.0
+        return 1.0 - (1.0 - min(busy, 1.0)) * (1.0 - chance), queue + slot
+
     def ttft(self, percentile: str) -> float:
         """Time to first token in seconds: queue, prefill, cold grammar compile, KV transfer.
 
         The wait has an atom at zero and an exponential tail; prompts, waits and compiles are independent.
         """
-        wait = self.queue_s
+        rho, wait = self.wait
         if math.isinf(wait):
             return math.inf
         scheduler = self.service.scheduler
@@ -572,7 +612,6 @@ class Point:
         if percentile == "mean":
             return wait + sum(w * (low + high) / 2 for w, low, high in self._first_tokens) + extra * share
         tail = 1 - percentile_share(percentile)
-        rho = self.prefill_utilization if wait > 0 else 0.0
         scale = wait / rho if rho > 0 else 0.0
         parts = [(w * (1 - share), low, high) for w, low, high in self._first_tokens]
         if share > 0:

@@ -75,8 +75,10 @@ def _tpot(point: Point, percentile: str) -> str:
 
 
 def _ttft(point: Point, percentile: str) -> str:
-    service, total, wait = point.service, point.ttft(percentile), point.queue_s
+    service, total, wait = point.service, point.ttft(percentile), point.wait[1]
     busy = f"prefill is busy {min(point.prefill_utilization, 9.99):.0%} of the time"
+    if point.slots_busy > point.prefill_utilization:
+        busy = f"{min(point.slots_busy, 9.99):.0%} of the {service.batch_limit:,} sequence slots are taken"
     if math.isinf(total):
         return f"without limit: {busy}, so the queue never empties"
     scheduler, mix = service.scheduler, service.mix

@@ -177,3 +177,38 @@ def test_the_tail_of_long_prompts_is_their_last_chunks(plugins: Plugins) -> None
         # What it is said to be takes as long as it is said to take.
         assert point.mixed_s(step.tokens, step.past, 0.0) == pytest.approx(step.seconds, rel=0.01)
         assert 30_000 < step.past < 64_000
+
+
+def test_a_request_waits_for_a_slot_when_most_are_taken(plugins: Plugins) -> None:
+    text = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.batching]
+max_sequences = 16
+[workload]
+prompt_tokens = 500
+output_tokens = 400
+rate = "1 req/s"
+"""
+    review = Review(parse("a.toml", text, plugins.policies), plugins, Path())
+    assert review.mix is not None
+    service = review.service(review.mix)
+    quiet, busy, full = (service.point(b) for b in (4.0, 15.0, 16.0))
+    assert quiet.slot_wait[1] < 0.02 * quiet.ttft("mean")
+    # Sakasegawa and Allen-Cunneen by hand, with outputs that do not vary.
+    rho = busy.slots_busy
+    held = rho * 16 / busy.rate
+    chance = rho ** (34**0.5 - 1)
+    assert busy.slot_wait == (pytest.approx(chance), pytest.approx(chance * held / (2 * 16 * (1 - rho))))
+    assert busy.ttft("p99") > 3 * quiet.ttft("p99")
+    assert full.slots_busy > 1
+    assert full.ttft("p99") == float("inf")
+    closed = Review(
+        parse("a.toml", text.replace('rate = "1 req/s"', "concurrency = 16"), plugins.policies), plugins, Path()
+    )
+    assert closed.operating_point is not None
+    assert closed.operating_point.wait == (0.0, 0.0)

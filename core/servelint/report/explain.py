@@ -531,7 +531,8 @@ class Explainer:
         length = mix.prompt.mean if percentile == "mean" else mix.prompt.quantile(percentile_share(percentile))
         how = "on its own pool, with the KV transfer" if self.figures.separate else "beside decoding"
         parts = [
-            Node("queue, mean", point.queue_s, "s", "Kingman's G/G/1 form, exponential tail"),
+            Node("wait for prefill, mean", point.queue_s, "s", "Kingman's G/G/1 form, exponential tail"),
+            Node("wait for a sequence slot, mean", point.slot_wait[1], "s", "G/G/c in Sakasegawa's form"),
             Node("prefill side busy", point.prefill_utilization, "", "rate x mean occupancy of a prompt"),
             Node(f"prefill of {length:,.0f} prompt tokens", point.prefill_s(length), "s", how),
         ]
