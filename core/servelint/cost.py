@@ -410,9 +410,13 @@ class Pricer:
 
     @property
     def _micro_batches(self) -> tuple[int, ...]:
-        """Numbers of micro-batches to try: up to the stages, since more only read the weights more often."""
-        stages = len(self._stages)
-        return tuple(range(1, stages + 1)) if stages <= 16 else (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, stages)
+        """Numbers of micro-batches to try: up to the stages, since more only read the weights more often.
+
+        The engine's own number is among them, so that an estimate, which uses it, is never below a bound.
+        """
+        stages, own = len(self._stages), self.graph.micro_batches
+        tried = range(1, stages + 1) if stages <= 16 else (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, stages)
+        return tuple(sorted({*tried, own}))
 
     def bound(self, shape: StepShape) -> Number:
         """Seconds that no schedule on this hardware can beat."""
@@ -432,8 +436,7 @@ class Pricer:
             return self._expected(shape)
         # A sequence is not cut, so neither prompts nor decoding sequences make the others' walk shorter.
         alone = (shape._replace(prefill_sequences=0.0), shape._replace(batch=0.0))
-        parts = [self._expected(part) for part in (shape, *alone)]
-        return _largest([*parts, self.sustained_bound(shape)])
+        return _largest([self._expected(part) for part in (shape, *alone)])
 
     def _expected(self, shape: StepShape) -> Number:
         load = self._load(shape)
