@@ -28,7 +28,7 @@ Role = Literal[
 ]  # fmt: skip
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Tensor(Value):
     """Parameters of one role in one block: a matrix, or a group that is always treated alike.
 
@@ -45,7 +45,7 @@ class Tensor(Value):
     reduced: bool = False
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Attention(Value):
     """Softmax attention with a KV cache: MHA, MQA or GQA, full, sliding or chunked.
 
@@ -70,7 +70,7 @@ class Attention(Value):
         return min(tokens, self.window or self.chunk or tokens) * self.cache_elements * bytes_per_element
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Indexer(Value):
     """The key index of sparse attention: every token's index key is scanned, then ``top_k`` are attended.
 
@@ -84,7 +84,7 @@ class Indexer(Value):
     bytes_per_token: float
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class LatentAttention(Value):
     """Multi-head latent attention (MLA): one compressed latent per token, shared by all heads.
 
@@ -110,7 +110,7 @@ class LatentAttention(Value):
         return tokens * (self.cache_elements * bytes_per_element + index)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class LinearState(Value):
     """Linear attention, SSM or gated convolution: constant state per sequence, whatever the context.
 
@@ -132,7 +132,7 @@ class LinearState(Value):
 Mixer = Attention | LatentAttention | LinearState
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Experts(Value):
     """Routed experts of a mixture-of-experts block: ``top_k`` of ``count`` run for each token."""
 
@@ -140,7 +140,7 @@ class Experts(Value):
     top_k: int
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Block(Value):
     """One kind of sub-layer and the layers that have it.
 
@@ -165,7 +165,7 @@ class Block(Value):
         return self.count * sum(t.params for t in self.tensors)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class RopeScaling(Value):
     """Declared rotary-position scaling: kind, factor, and the length it was trained at before scaling."""
 
@@ -174,7 +174,7 @@ class RopeScaling(Value):
     original_max_position: int
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Quantization(Value):
     """The checkpoint's own quantization: format name and the roles that it covers."""
 
@@ -184,7 +184,7 @@ class Quantization(Value):
     kv_cache: str | None = None
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Architecture(Value):
     """A model: shapes and exact parameter counts.
 
@@ -305,7 +305,7 @@ class Architecture(Value):
         )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ModelFamily(Value):
     """Reads one family of published ``config.json`` files.
 

@@ -35,7 +35,7 @@ KEYS = (
 FILES = ("servelint.toml", ".servelint.toml")
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Config(Value):
     """What is selected and how it is judged. Names are codes, families (``MEM``), or rule names.
 

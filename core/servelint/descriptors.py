@@ -33,7 +33,7 @@ class Entry(NamedTuple, Generic[T]):
     aliases: Callable[[], tuple[str, ...]] = tuple
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Policy(Value):
     """One deployment choice: its own ``[policy.NAME]`` table, and what it changes.
 
@@ -65,7 +65,7 @@ class Default(NamedTuple):
     source: Source
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Engine(Value):
     """A serving engine: the defaults it applies, by version and device.
 
@@ -91,7 +91,7 @@ class TraceRow(NamedTuple):
     output_tokens: int
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class TraceFormat(Value):
     """Reads one trace format. ``read`` takes text lines and yields rows; ValueError names a bad line."""
 
@@ -101,7 +101,7 @@ class TraceFormat(Value):
     sources: tuple[str, ...] = ()
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class LengthModel(Value):
     """Builds a length distribution from the keys of a table: ``{p50 = 900, p99 = 7000}``.
 
@@ -116,7 +116,7 @@ class LengthModel(Value):
     knots: Callable[[Mapping[str, float]], Sequence[tuple[float, float]]] = field(repr=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Reporter(Value):
     """Renders the result of a check. ``render`` returns the whole text of one output."""
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from servelint.composition import Composition
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Pool(Value):
     """One side of disaggregated serving: its own composition on its own devices, and how many replicas."""
 
@@ -20,7 +20,7 @@ class Pool(Value):
     replicas: int
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Disaggregation(Value):
     """Prefill and decode pools, and the KV transfer between them.
 
@@ -35,7 +35,7 @@ class Disaggregation(Value):
     layerwise: bool
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Scheduler(Value):
     """How steps are filled.
 

@@ -2,7 +2,8 @@
 
 attrs generates and compiles these three methods for every class, which is half of what a class costs at
 import; with some seventy classes that would be a tenth of a check's start-up. Classes here say
-``@frozen(eq=False, repr=False)`` and inherit `Value`, which does the same by looking at the fields.
+``@frozen(eq=False, repr=False)`` and inherit `Value`, which does the same by looking at the fields. Those of
+which a check makes few also say ``slots=False``: slots make attrs build each class twice.
 """
 
 from __future__ import annotations

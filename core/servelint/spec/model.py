@@ -49,7 +49,7 @@ _lengths = Either(
 _latency = Ascending(_seconds, PERCENTILES)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class DeploymentTable(Value):
     """``[deployment]``: what it is called, what it is for, the context it was sized for."""
 
@@ -64,7 +64,7 @@ class DeploymentTable(Value):
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Pcie(Value):
     """``hardware.pcie``: generation and lanes of the slot."""
 
@@ -72,7 +72,7 @@ class Pcie(Value):
     lanes: int | None = key(Integer(1, 16), doc="Lanes of a device's slot. Left out: the datasheet's.")
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Network(Value):
     """``hardware.network``: scale-out bandwidth in one direction, per device or per node."""
 
@@ -87,7 +87,7 @@ class Network(Value):
     rdma: bool | None = key(Boolean(), doc="Whether devices reach the network without the host.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class EfficiencyTable(Value):
     """``[hardware.efficiency]``: sustained fractions of the peaks, and where they were measured."""
 
@@ -106,7 +106,7 @@ class EfficiencyTable(Value):
     source: str | None = key(Text(), doc="Where the fractions were measured, for readers.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Override(Value):
     """``[hardware.override]``: figures that replace the datasheet's."""
 
@@ -120,7 +120,7 @@ class Override(Value):
     source: str | None = key(Text(), doc="Where the figures come from, for readers.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Price(Value):
     """``[hardware.price]``: what one device costs an hour; never built in."""
 
@@ -129,7 +129,7 @@ class Price(Value):
     date: object = key(Date(), doc="When it was the price.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Hardware(Value):
     """``[hardware]``: which devices, how many, how they are joined."""
 
@@ -170,7 +170,7 @@ class Hardware(Value):
     price: Price | None = key(Table(Price), doc="What a device costs.")
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ModelOverride(Value):
     """``model.override``: what a published config leaves out or has wrong.
 
@@ -186,7 +186,7 @@ class ModelOverride(Value):
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ModelTable(Value):
     """``[model]``: a name from the catalogue, or the path of a published config."""
 
@@ -210,7 +210,7 @@ class ModelTable(Value):
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ArgsFrom(Value):
     """``engine.args_from``: the file and the part of it that holds the real launch arguments."""
 
@@ -220,7 +220,7 @@ class ArgsFrom(Value):
     path: str | None = key(Text(), doc="Key path of the arguments in it.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class EngineTable(Value):
     """``[engine]``: the serving engine and how it is launched."""
 
@@ -250,7 +250,7 @@ class EngineTable(Value):
     attention_backend: str | None = key(Text(), doc="The engine's attention backend.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Trace(Value):
     """``workload.trace``: a trace file and its format."""
 
@@ -258,7 +258,7 @@ class Trace(Value):
     format: str | None = key(Text(), doc="`azure` (CSV) or `mooncake` (JSON Lines). Left out: by the file's ending.")
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class PrefixHit(Value):
     """``workload.prefix_hit``: the share of prompt tokens found in the prefix cache, and how it is known."""
 
@@ -267,7 +267,7 @@ class PrefixHit(Value):
     source: str | None = key(Text(), doc="Where it was measured, for readers.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Workload(Value):
     """``[workload]`` or one ``[[workload.growth]]``: lengths, arrivals, cache hits.
 
@@ -316,14 +316,14 @@ def _growth() -> Any:
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class BaseWorkload(Workload):
     """``[workload]``: the base workload with its growth scenarios."""
 
     growth: tuple[Workload, ...] = _growth()
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Slo(Value):
     """``[slo]``: objectives in seconds by percentile, and the headroom kept from every limit."""
 
@@ -338,7 +338,7 @@ class Slo(Value):
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ClaimAt(Value):
     """``claim.at``: the operating point of a claim."""
 
@@ -363,7 +363,7 @@ class ClaimAt(Value):
     ttft_p99: float | None = key(_seconds, doc="TTFT measured beside the figure: p99.")
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ClaimAssumes(Value):
     """``claim.assumes``: what the claim was computed from."""
 
@@ -396,7 +396,7 @@ CLAIM_METRICS: Mapping[str, Quantity | Number] = {
 """What a claim may be about, and the dimension of its value."""
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Claim(Value):
     """One ``[[claim]]``: a figure that somebody states of this deployment, in SI units of its metric."""
 
@@ -433,7 +433,7 @@ class Claim(Value):
         object.__setattr__(self, "value", value)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Evidence(Value):
     """One ``[[evidence]]``: a measurement that the deployment rests on."""
 
@@ -451,7 +451,7 @@ class Evidence(Value):
     date: object = key(Date(), doc="When it was measured.", judged=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Deployment(Value):
     """A whole spec. ``policies`` maps the name of a policy table to its config, of the plugin's own class."""
 

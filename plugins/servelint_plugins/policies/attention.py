@@ -31,7 +31,7 @@ SCORE_PASSES = 4
 """Without tiling the scores are written, read by the softmax, written as probabilities and read again."""
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class AttentionConfig(Value):
     """``flash`` tiles the scores on chip; ``naive`` writes the whole score matrix to HBM."""
 

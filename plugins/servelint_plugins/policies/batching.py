@@ -28,7 +28,7 @@ from servelint.values import Value
 NAME = "batching"
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Batching(Value):
     """Limits of one replica's scheduler: sequences at once, new tokens a step, chunking of prompts."""
 

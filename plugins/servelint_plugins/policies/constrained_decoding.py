@@ -46,7 +46,7 @@ _fraction = Quantity(Dimension.FRACTION, 0, 1, positive=False)
 _seconds = Quantity(Dimension.SECONDS, 0, 3600, positive=False)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class ConstrainedDecoding(Value):
     """``share`` of requests are constrained; ``compile`` seconds a new schema, ``mask`` host seconds a token,
     warm; ``jump_forward`` is the share of constrained output tokens that the grammar fixes and no step computes."""

@@ -29,7 +29,7 @@ from servelint.values import Value
 NAME = "disaggregation"
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class PoolTable(Value):
     """One pool: devices and parallelism of a replica of it, and how many replicas."""
 
@@ -50,7 +50,7 @@ class PoolTable(Value):
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Transfer(Value):
     """How KV travels: one-direction bandwidth, fixed setup, and whether layers stream while prefill runs."""
 
@@ -67,7 +67,7 @@ class Transfer(Value):
     )
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class DisaggregationConfig(Value):
     """Both pools are needed; a key that a pool leaves out is the deployment's own."""
 

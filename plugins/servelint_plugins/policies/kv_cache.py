@@ -27,7 +27,7 @@ from servelint.values import Value
 NAME = "kv_cache"
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class KvCache(Value):
     """``memory_utilization`` is the share of visible memory that the engine may use; ``memory_bytes`` the
     size of the cache itself, which replaces what that leaves."""

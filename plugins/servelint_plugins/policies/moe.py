@@ -32,7 +32,7 @@ from servelint.values import Value
 NAME = "moe"
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Moe(Value):
     """``skew`` is the busiest expert rank's load over the mean (1: even), measured with the copies in place;
     ``redundant_experts`` are extra copies a layer; ``load_metrics`` says that expert load is recorded."""

@@ -56,7 +56,7 @@ PARTIAL_BYTES = 4
 _degree = Integer(1, 4096)
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Parallelism(Value):
     """Degrees of parallelism of one replica; ``pipeline_layers`` is the layers of each stage."""
 

@@ -39,7 +39,7 @@ ROLES = (
 )  # fmt: skip
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class QuantizationConfig(Value):
     """Format names; ``covers`` are the tensor roles stored in the weight format."""
 

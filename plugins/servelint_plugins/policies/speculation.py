@@ -46,7 +46,7 @@ from servelint.values import Value
 NAME = "speculation"
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class Speculation(Value):
     """``tokens`` is k; ``acceptance`` the chance that one drafted token is kept given that those before it
     were; ``acceptance_length`` the tokens kept a step, when that was measured instead."""
