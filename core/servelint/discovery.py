@@ -3,7 +3,8 @@
 `importlib.metadata` does the same, but importing it (with ``email``, ``zipfile``, ``csv``, ``socket``) takes a
 fifth of a check's whole CPU. So the folders on ``sys.path`` are read here, the way it reads them; where
 distributions can come from anything but folders (an archive on the path, a finder of somebody's own) the
-standard library is asked. A test holds both to the same answer.
+standard library is asked. A test holds both to the same answer. The current folder, which may hold what a stranger
+proposes, is left out unless somebody named it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from servelint.searchpath import without_here
 
 
 class EntryPoint(NamedTuple):
@@ -46,12 +49,12 @@ def _only_folders() -> bool:
     others = [f for f in sys.meta_path if f is not PathFinder and hasattr(f, "find_distributions")]
     # Editable installs put finders of their own there, which find modules and no distributions.
     others = [f for f in others if "editable" not in getattr(f, "__module__", "").lower()]
-    return not others and not any(os.path.isfile(p) for p in sys.path)
+    return not others and not any(os.path.isfile(p) for p in without_here(sys.path))
 
 
 def _from_folders(group: str) -> Iterator[EntryPoint]:
     seen: set[str] = set()
-    for folder in dict.fromkeys(p or "." for p in sys.path):
+    for folder in dict.fromkeys(without_here(sys.path)):
         try:
             names = sorted(n for n in os.listdir(folder) if n.endswith((".dist-info", ".egg-info")))
         except OSError:
@@ -103,9 +106,16 @@ def _identity(place: str, stem: str) -> tuple[str, str]:
 
 
 def _from_standard_library(group: str) -> Iterator[EntryPoint]:
+    import re
     from importlib import metadata
 
-    for point in metadata.entry_points(group=group):
-        distribution = point.dist
-        name = distribution.name if distribution is not None else "unknown"
-        yield EntryPoint(point.name, point.value, name, distribution.version if distribution is not None else "")
+    seen: set[str] = set()
+    for distribution in metadata.distributions(path=without_here(sys.path)):
+        # One without a name is a folder that an interrupted removal left behind.
+        name = distribution.metadata["Name"] or ""
+        normal = re.sub(r"[-_.]+", "-", name).lower()
+        if not name or normal in seen:
+            continue
+        seen.add(normal)
+        for point in distribution.entry_points.select(group=group):
+            yield EntryPoint(point.name, point.value, name, distribution.version)

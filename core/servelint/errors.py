@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from servelint.place import Place
+
 
 class ServelintError(Exception):
     """Something servelint can explain to a user; the message is complete and needs no traceback."""
@@ -25,6 +27,14 @@ class CatalogueError(ServelintError):
 
 class ConfigError(ServelintError):
     """Configuration or command line that cannot be used."""
+
+
+class ManifestError(ServelintError):
+    """A manifest that cannot be read, with the place that keeps it from being read."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class InfeasibleError(ServelintError):

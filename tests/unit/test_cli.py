@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 from servelint.__main__ import COMMANDS, main
+from servelint.commands import common
 from servelint.commands.check import verdict
+from servelint.commands.common import is_spec, read_specs
 from servelint.config import Config
 from servelint.hookspecs import API_VERSION, hookimpl
-from servelint.lint import lint
+from servelint.lint import Linter, lint
 from servelint.manager import Plugins
 from servelint.rule import Rule
 
@@ -281,3 +284,271 @@ def test_commands_import_only_what_they_use(arguments: tuple[str, ...], unneeded
         [sys.executable, "-c", program, *arguments, "a.toml"], capture_output=True, text=True, check=True
     )
     assert not unneeded & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "MemoryError"])
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_whatever_is_raised_is_status_2(
+    kind: str, debug: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Own(getattr(__import__("builtins"), kind)):  # type: ignore[misc]
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def fail(argv: list[str]) -> int:
+        raise Own(0)
+
+    monkeypatch.setattr("servelint.commands.check.run", fail)
+    monkeypatch.setenv("SERVELINT_DEBUG", debug)
+    status, _, err = run(capsys, "check")
+    assert status == 2
+    assert ("interrupted" if kind == "KeyboardInterrupt" else "internal fault: Own: it cannot be shown") in err
+    assert ("Traceback" in err) == (bool(debug) and kind != "KeyboardInterrupt")
+
+
+def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    program = f"{sys.executable} -m servelint {command}"
+    environment = {**os.environ, **variables}
+    return subprocess.run(program, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
+def test_standard_error_that_cannot_be_written_changes_no_status(streams: str, buffered: str, here: Path) -> None:
+    write(here, a=BAD)
+    write_too = "check a.toml --output json=x.json"
+    for command, status in ((write_too, 1), ("check gone.toml", 2), ("chek", 2), ("cost b", 2)):
+        done = shell(f"{command} {streams}", here, PYTHONUNBUFFERED=buffered)
+        assert (done.returncode, done.stderr) == (status, ""), command
+        assert "servelint:" not in done.stdout
+    assert json.loads((here / "x.json").read_text())["summary"]["errors"] == 1
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("streams", "said"),
+    [
+        (">&-", "standard output is closed"),
+        (">/dev/full", "output cannot be written: No space left on device"),
+        (">/dev/full 2>/dev/full", ""),
+        (">&- 2>&-", ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_status_2(streams: str, said: str, buffered: str, here: Path) -> None:
+    write(here, a=GOOD)
+    for command in ("check a.toml", "check a.toml --format json", "catalog models --format json", "--version"):
+        done = shell(f"{command} {streams}", here, PYTHONUNBUFFERED=buffered)
+        assert done.returncode == 2, command
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "fault" not in done.stderr
+    assert shell(f"cost gone.toml {streams}", here, PYTHONUNBUFFERED=buffered).returncode == 2
+
+
+def test_standard_input_that_is_closed(here: Path) -> None:
+    for command in ("check", "cost"):
+        done = shell(f"{command} - <&-", here)
+        assert done.returncode == 2
+        assert "standard input is closed" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_current_folder_that_is_gone(here: Path) -> None:
+    (here / "gone").mkdir()
+    program = f"cd gone && rmdir ../gone && {sys.executable} -P -m servelint check ."
+    done = subprocess.run(program, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "servelint: the current folder cannot be used: No such file or directory\n"
+
+
+@pytest.fixture
+def project(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with secrets beside it and in its repository, and links to them."""
+    made = here / "checkout"
+    (made / ".git").mkdir(parents=True)
+    (here / "outside").mkdir()
+    for place in (made / ".git" / "config.toml", here / "outside" / "s.toml"):
+        place.write_text('servelint = 1\ntoken = "SECRET"\n')
+    (made / "env.toml").symlink_to("/proc/self/environ")
+    (made / "file.toml").symlink_to("../outside/s.toml")
+    (made / "folder").symlink_to("../outside")
+    (made / "git.toml").symlink_to(".git/config.toml")
+    (made / "loop.toml").symlink_to("loop.toml")
+    (made / "gone.toml").symlink_to("nothing.toml")
+    (made / "zero.toml").symlink_to("/dev/zero")
+    (made / "sub").mkdir()
+    os.mkfifo(made / "sub" / "pipe.toml")
+    monkeypatch.setenv("TOKEN", "SECRET")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("env.toml", "it is a link that leads out of the project"),
+        ("zero.toml", "it is a link that leads out of the project"),
+        ("file.toml", "it is a link that leads out of the project"),
+        ("folder", "it is a link that leads out of the project"),
+        ("folder/s.toml", "it is a link that leads out of the project"),
+        ("sub/../file.toml", "it is a link that leads out of the project"),
+        ("git.toml", "it lies in .git, which belongs to the repository"),
+        (".git/config.toml", "it lies in .git, which belongs to the repository"),
+        (".git", "it lies in .git, which belongs to the repository"),
+        ("loop.toml", "Too many levels of symbolic links"),
+        ("gone.toml", "it is a link to nothing"),
+        ("sub/pipe.toml", "it is not a regular file"),
+        ("none.toml", "there is no such file or folder"),
+        ("sub/pipe.toml/x", "cannot be read: Not a directory"),
+        ("x" * 300, "cannot be read: File name too long"),
+    ],
+)
+@pytest.mark.parametrize("start", ["checkout", ".", "/"])
+def test_a_named_file_of_a_stranger_gives_nothing_away(
+    name: str,
+    reason: str,
+    start: str,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(project.parent / start)
+    named = name if start == "checkout" else f"checkout/{name}" if start == "." else str(project / name)
+    for arguments in (("check", named), ("check", named, "--format", "json"), ("cost", named), ("explain", named)):
+        status, out, err = run(capsys, *arguments)
+        assert status == 2
+        assert reason in out + err
+        assert "SECRET" not in out + err
+        assert "fault" not in err
+
+
+def test_links_within_a_project_are_read(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project / "sub", a=BAD)
+    (project / "near.toml").symlink_to("sub/a.toml")
+    (project / "inner").symlink_to("sub")
+    (project / "sub" / "pipe.toml").unlink()
+    for name in ("near.toml", "inner/a.toml", "inner"):
+        assert run(capsys, "check", str(project / name))[0] == 1
+
+
+def test_a_report_is_not_written_through_a_link_of_a_stranger(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    write(project, a=BAD)
+    target = project.parent / "outside" / "profile"
+    target.write_text("mine")
+    (project / "out.json").symlink_to(target)
+    (project / "hook.json").symlink_to(".git/hook")
+    for name, reason in (("out.json", "leads out of the project"), ("hook.json", "belongs to the repository")):
+        status, _, err = run(capsys, "check", "a.toml", "--output", f"json={name}")
+        assert status == 2
+        assert f"{name}: cannot be written: it" in err
+        assert reason in err
+    assert target.read_text() == "mine"
+    assert not (project / ".git" / "hook").exists()
+    assert run(capsys, "check", "a.toml", "--output", f"json={target}")[0] == 1
+    assert json.loads(target.read_text())["summary"]["errors"] == 1
+
+
+@pytest.fixture
+def deep(here: Path) -> Iterator[Path]:
+    """Folders nested deeper than the standard library can remove."""
+    for depth in range(1100):
+        os.mkdir("d")
+        os.chdir("d")
+        if depth in (98, 99, 100):
+            Path("a.toml").write_text(BAD)
+    os.chdir(here)
+    yield here
+    subprocess.run(["rm", "-rf", here / "d"], check=True)
+
+
+def test_folders_nested_without_end(deep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(deep, z=BAD)
+    status, out, _ = run(capsys, "check", "--format", "json")
+    found = json.loads(out)
+    assert status == 2
+    assert [f["file"] for f in found["files"]] == ["z.toml", "d/" * 99 + "a.toml", "d/" * 100 + "a.toml"]
+    assert found["unreadable"] == [
+        {"file": "/".join(["d"] * 100), "reason": "its folders are not searched: they are more than 100 deep"}
+    ]
+
+
+def test_a_search_is_sorted_and_bounded(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("b", "a/y", "a/x", "c"):
+        (here / name).mkdir(parents=True)
+        write(here / name, two=GOOD, one=GOOD)
+    write(here, top=GOOD)
+    (here / "a" / "link").symlink_to(here / "b")
+    names = [f"{folder}/{file}.toml" for folder in ("a/x", "a/y", "b", "c") for file in ("one", "two")]
+    assert [found.name for found in read_specs(["."], Config())] == ["top.toml", *names]
+    monkeypatch.setattr(common, "MAX_ENTRIES", 14)
+    assert "more than 14 files; name the folders" in run(capsys, "check")[2]
+    monkeypatch.setattr(common, "MAX_ENTRIES", 15)
+    assert run(capsys, "check")[0] == 0
+    monkeypatch.setattr(common, "MAX_CHARACTERS", 8 * len(GOOD))
+    status, _, err = run(capsys, "check")
+    assert status == 2
+    assert "c/two.toml: with this file the specs have more than" in err
+
+
+def test_specs_are_checked_while_they_are_read(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(here, a=GOOD, b=GOOD, c=GOOD)
+    order: list[str] = []
+    read, check = common._read, Linter.check
+
+    def noted(path: str, *given: Any, **named: Any) -> Any:
+        order.append(f"read {path}")
+        return read(path, *given, **named)
+
+    def checked(self: Linter, name: str, text: str) -> Any:
+        order.append(f"check {name}")
+        return check(self, name, text)
+
+    monkeypatch.setattr(common, "_read", noted)
+    monkeypatch.setattr(Linter, "check", checked)
+    assert run(capsys, "check")[0] == 0
+    assert order == [f"{what} {name}.toml" for name in "abc" for what in ("read", "check")]
+
+
+def test_of_a_long_file_only_what_shows_that_it_is_one_is_kept(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(here, a=f"servelint = 1\n# {'é' * 5_000_000}\n", other="x = 1\n" * 1_000_000)
+    assert [len(found.text) for found in read_specs(["."], Config()) if isinstance(found, common.Text)] == [1_000_001]
+    status, out, _ = run(capsys, "check")
+    assert status == 1
+    assert "the file has more than 1,000,000 characters" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("servelint = 1", True),
+        ("\ufeffservelint=1", True),
+        ("'servelint' = 1", True),
+        ('\t"servelint" = 1', True),
+        ('"servel\\u0069nt" = 1', True),
+        ('"\\U00000073ervelint" = 1', True),
+        ('deployment.name = """\n[x]\n"""\nservelint = 1', True),
+        ("x = '''\n[x]\n'''\nservelint = 1", True),
+        ("x = [\n[1],\n]\r\nservelint = 1", True),
+        ("servelint.version = 1", True),
+        ('x = """\nservelint = 1\n"""', False),
+        ("x = [\n'servelint = 1',\n'servelint=1']", False),
+        ("[tool]\nservelint = 1", False),
+        ("# servelint = 1", False),
+        ("servelints = 1", False),
+        ('name = "\\u0069"', False),
+        ("servelint = 1\nx = ", True),
+        ('deployment.name = """\n[x]\n"""\nservelint = 1\nx = ', True),
+        ("[tool]\nservelint = '1'\nx = ", False),
+        ("x = ", False),
+        ("servelint = 1\nx = " + "[" * 1000, True),
+        ("#" * 2_000_000 + "\nservelint = 1", True),
+    ],
+)
+def test_what_a_spec_is(text: str, expected: bool) -> None:
+    assert is_spec(text) is expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -67,3 +69,58 @@ def test_anything_but_folders_asks_the_standard_library(tmp_path: Path, monkeypa
 
 def test_an_attribute_of_a_module_loads() -> None:
     assert EntryPoint("x", "os.path:join", "", "").load() is __import__("os").path.join
+
+
+def planted(folder: Path) -> None:
+    """A pull request that brings a plugin and modules of its own."""
+    made = folder / "evil-1.0.dist-info"
+    made.mkdir(parents=True)
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (made / "entry_points.txt").write_text("[servelint]\nevil = evil_plugin\n")
+    for name in ("evil_plugin", "tomli", "attrs", "pluggy", "servelint_rules"):
+        (folder / f"{name}.py").write_text("open('ran', 'w').close()\n")
+
+
+@pytest.mark.parametrize("finder", ["folders", "standard"])
+def test_the_current_folder_brings_no_plugin_by_itself(
+    finder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if finder == "standard":
+        monkeypatch.setattr(discovery, "_only_folders", lambda: False)
+    before = list(sys.path)
+
+    def found() -> bool:
+        return "evil" in {p.name for p in entry_points("servelint")}
+
+    for path in (["", *before], [str(tmp_path), *before], [*before, ""]):
+        monkeypatch.setattr(sys, "path", path)
+        assert not found(), path[0]
+    monkeypatch.setattr(sys, "path", [*before, str(tmp_path)])
+    assert found(), "an installation may add the folder that is the current one"
+    monkeypatch.setenv("PYTHONPATH", f"/nonexistent{os.pathsep}")
+    assert not found(), "an empty entry is nobody's wish"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *before])
+    assert found()
+
+
+@pytest.mark.parametrize("command", ["module", "script"])
+@pytest.mark.parametrize("listed", [None, "", "/nonexistent" + os.pathsep, os.pathsep + "/nonexistent"])
+def test_nothing_of_a_pull_request_runs(command: str, listed: str | None, tmp_path: Path) -> None:
+    planted(tmp_path)
+    (tmp_path / "a.toml").write_text("servelint = 1\n")
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    if listed is not None:
+        environment["PYTHONPATH"] = listed
+    script = tmp_path / "bin" / "servelint"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom servelint.__main__ import main\nsys.exit(main())\n")
+    program = ["-m", "servelint"] if command == "module" else [str(script)]
+    done = subprocess.run(
+        [sys.executable, *program, "check", "a.toml"], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()

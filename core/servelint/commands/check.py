@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
-from servelint.commands.common import Text, Unreadable, choice, parser, read_specs, use_color, workspace, write
-from servelint.config import with_overrides
-from servelint.errors import ConfigError
+from servelint.commands.common import Unreadable, choice, parser, read_specs, save, use_color, workspace, write
+from servelint.config import Config, project_folder, with_overrides
+from servelint.errors import ConfigError, PluginError
+from servelint.files import Text
+from servelint.lineage import KeyPath
 from servelint.lint import Report, lint
+from servelint.manager import Plugins
+from servelint.report.safe import guarded
 
 
 def run(argv: list[str]) -> int:
@@ -23,14 +26,14 @@ def run(argv: list[str]) -> int:
     made.add_argument("--select", action="append", metavar="RULES", help="codes, families or names, comma separated")
     made.add_argument("--ignore", action="append", default=[], metavar="RULES", help="the same, left out")
     made.add_argument("--fail-on", metavar="LEVEL", help="error (default), warning or info")
+    made.add_argument("--hardware", metavar="ID", help="accelerator of manifests that name none")
     made.add_argument("--exit-zero", action="store_true", help="exit 0 whatever is found")
     made.add_argument("--no-ignores", action="store_true", help="judge as if there were no suppression comments")
     made.add_argument("--concise", action="store_true", help="one line a finding")
     made.add_argument("--verbose", action="store_true", help="also what was assumed and what rules lacked")
     arguments = made.parse(argv)
     paths: list[str] = arguments.paths
-    start = Path(paths[0]) if paths[0] != "-" else Path.cwd()
-    place = workspace(arguments, start if os.path.isdir(start) else start.parent)
+    place = workspace(arguments, None if paths[0] == "-" else project_folder(paths[0]))
     plugins = place.plugins
     plugins.require_something()
     select = None if arguments.select is None else _split(arguments.select)
@@ -41,27 +44,60 @@ def run(argv: list[str]) -> int:
     choice("--format", arguments.format, plugins.reporters)
     for name, _ in outputs:
         choice("--output", name, plugins.reporters)
-    found = list(read_specs(paths, config))
-    if not found:
+    unreadable: list[Unreadable] = []
+    given: dict[KeyPath, object] = (
+        {} if arguments.hardware is None else {("hardware", "accelerator"): arguments.hardware}
+    )
+    report = lint(_texts(paths, config, unreadable), plugins, config, place.root, given)
+    if not report.files and not unreadable and not report.unreadable:
+        skipped = "".join(f"; {name}: {reason}" for name, reason in report.skipped[:3])
         raise ConfigError(
-            f"no spec found in {', '.join(paths)}: a spec is a TOML file with the top-level key servelint"
+            f"no spec found in {', '.join(paths)}: a spec is a TOML file with the top-level key servelint, and no "
+            f"manifest there starts an engine that any plugin reads{skipped}"
         )
-    report = lint((text for text in found if isinstance(text, Text)), plugins, config, place.root)
-    report = report._replace(unreadable=tuple(file for file in found if isinstance(file, Unreadable)))
+    report = report._replace(unreadable=(*report.unreadable, *unreadable))
     status = verdict(report)
     for name, path in outputs:
-        try:
-            Path(path).write_text(plugins.render(name, report), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    if arguments.format == "text":
+        written = _rendered(plugins, name, report)
+        if written is not None:
+            save(path, written)
+    own = None if arguments.format == "text" else _rendered(plugins, arguments.format, report)
+    if len(plugins.faults) > len(report.faults):
+        report = report._replace(faults=tuple(plugins.faults))
+        status = verdict(report)
+        own = own and _rendered(plugins, arguments.format, report)
+    if own is not None:
+        write(own, raw=True)
+    else:
         from servelint.report.text import render
 
-        text = render(report, color=use_color(sys.stdout), verbose=arguments.verbose, concise=arguments.concise)
-        write(text + _why(report, status, arguments.exit_zero))
-    else:
-        write(plugins.render(arguments.format, report))
+        # Where a reporter failed, who reads its format finds nothing rather than another one.
+        asked = arguments.format == "text"
+        color = asked and use_color(sys.stdout)
+        text = render(report, color=color, verbose=arguments.verbose, concise=arguments.concise)
+        text += _why(report, status, arguments.exit_zero)
+        if asked:
+            write(text)
+        else:
+            sys.stderr.write(guarded(text, color=False))
     return 0 if arguments.exit_zero and status == 1 else status
+
+
+def _texts(paths: list[str], config: Config, unreadable: list[Unreadable]) -> Iterator[Text]:
+    """Yield specs one after the other, so that each is checked before the next is read."""
+    for found in read_specs(paths, config):
+        if isinstance(found, Unreadable):
+            unreadable.append(found)
+        else:
+            yield found
+
+
+def _rendered(plugins: Plugins, name: str, report: Report) -> str | None:
+    """Render a report; None when its plugin failed, which is a fault of the run then."""
+    try:
+        return plugins.render(name, report)
+    except PluginError:
+        return None
 
 
 def _split(values: list[str]) -> tuple[str, ...]:

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO, cast
 
 from servelint import config as configuration
+from servelint import toml
 from servelint.config import Config
-from servelint.errors import ConfigError
+from servelint.errors import ConfigError, ManifestError
+from servelint.files import Text, read_regular
 from servelint.manager import Plugins
-from servelint.report.safe import printable
+from servelint.report.safe import guarded, printable
 from servelint.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from servelint.review import Review
+    from servelint.spec.document import Document
 
 MAX_FILES = 10_000
-MAX_FILE_BYTES = 5_000_000
-"""More than a spec of the largest size can have; the rest of a larger file is not read."""
+MAX_CHARACTERS = 20_000_000
+"""Of all specs of a run together: findings show lines of them, so they are kept to its end."""
+
+MAX_ENTRIES = 1_000_000
+MAX_DEPTH = 100
+"""Of the folders that are searched."""
+
+MANIFESTS = (".yaml", ".yml")
+"""Endings of files in a folder that may start an engine; others have to be named."""
+
+_ENGINES = re.compile(r"vllm|sglang|trtllm|tensorrt|text-generation|llama[-.]?(?:cpp|server)", re.IGNORECASE)
+_VERSION = re.compile(r"""^[ \t]*(?:servelint|"servelint"|'servelint')[ \t]*=[ \t]*(\d)?""", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
 SKIPPED = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".mypy_cache"})
 
@@ -69,13 +84,6 @@ class Workspace(NamedTuple):
     plugins: Plugins
 
 
-class Text(NamedTuple):
-    """The text of a spec with the name it is reported under."""
-
-    name: str
-    text: str
-
-
 class Unreadable(NamedTuple):
     """A file that could not be read, and why."""
 
@@ -99,6 +107,7 @@ def workspace(arguments: argparse.Namespace, start: Path | None = None) -> Works
     data = configuration.load(path, explicit)
     where = str(path) if path else "configuration"
     disabled = (*configuration.disabled_plugins(data, where), *arguments.disable_plugin)
+    set_aside()
     if disabled:
         _check_plugin_names(disabled)
     plugins = Plugins(disabled=disabled)
@@ -106,9 +115,9 @@ def workspace(arguments: argparse.Namespace, start: Path | None = None) -> Works
 
 
 def _check_plugin_names(names: Iterable[str]) -> None:
-    from importlib.metadata import entry_points
+    from servelint.discovery import entry_points
 
-    known = entry_points(group="servelint").names
+    known = sorted({point.name for point in entry_points("servelint")})
     for name in names:
         if name not in known:
             raise ConfigError(f"no plugin is called {name!r}, so it cannot be disabled{did_you_mean(name, known)}")
@@ -124,76 +133,158 @@ def choice(what: str, value: str, known: Iterable[str]) -> str:
 
 
 def read_specs(paths: list[str], config: Config) -> Iterator[Text | Unreadable]:
-    """Yield every spec once: named files always, files in folders when they are specs.
+    """Yield every spec and manifest once: named files always, files in folders when they are one.
 
-    A file in a folder is a spec when it has the top-level key ``servelint``. ``-`` is standard input.
+    A file in a folder is a spec when it has the top-level key ``servelint``. A YAML file there is a candidate for a
+    manifest when it has the name of an engine; those come last, when every spec has read its launch files. ``-``
+    is standard input. ConfigError when there is more than a run can hold.
     """
-    seen: set[Path] = set()
+    seen: set[str] = set()
+    later: list[str] = []
+    size = 0
     for name in paths:
         if name == "-":
-            yield _decoded(sys.stdin.buffer.read(MAX_FILE_BYTES + 1), "<stdin>")
+            yield read_input()
             continue
-        path = Path(name)
-        for found in _searched(path, config) if os.path.isdir(name) else iter((read_text(path, name),)):
-            resolved = Path(found.name).resolve()
-            if resolved not in seen:
-                seen.add(resolved)
-                yield found
+        for found in _searched(name, config, later) if os.path.isdir(name) else iter((read_named(name),)):
+            resolved = os.path.realpath(found.name)
+            if resolved in seen:
+                continue
+            seen.add(resolved)
+            if isinstance(found, Text):
+                size += len(found.text)
+                if size > MAX_CHARACTERS:
+                    raise ConfigError(
+                        f"{found.name}: with this file the specs have more than {MAX_CHARACTERS:,} characters; "
+                        "check fewer at once"
+                    )
+            yield found
+    for name in later:
+        found = _read(name, name, only_specs=True)
+        resolved = os.path.realpath(name)
+        if isinstance(found, Text) and resolved not in seen and size + len(found.text) <= MAX_CHARACTERS:
+            seen.add(resolved)
+            if _ENGINES.search(found.text) is not None:
+                size += len(found.text)
+                yield found._replace(kind="candidate")
 
 
-def _searched(folder: Path, config: Config) -> Iterator[Text | Unreadable]:
-    count = 0
-    denied: list[OSError] = []
-    for current, folders, files in os.walk(folder, onerror=denied.append, followlinks=False):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED)
+def _searched(folder: str, config: Config, later: list[str]) -> Iterator[Text | Unreadable]:
+    try:
+        configuration.confined(folder)
+    except ValueError as error:
+        yield Unreadable(folder, str(error))
+        return
+    entries = count = 0
+    waiting = [(folder, 0)]
+    while waiting:
+        current, depth = waiting.pop()
+        folders, files = [], []
+        try:
+            with os.scandir(current) as listing:
+                for entry in listing:
+                    entries += 1
+                    if entry.is_symlink():
+                        continue
+                    if not entry.is_dir(follow_symlinks=False):
+                        files += [entry.name] if entry.name.endswith((".toml", *MANIFESTS)) else []
+                    elif entry.name.lower() not in SKIPPED:
+                        folders.append(entry.name)
+                    if entries > MAX_ENTRIES:
+                        raise ConfigError(f"{folder}: more than {MAX_ENTRIES:,} files; name the folders to check")
+        except OSError as error:
+            yield Unreadable(Path(current).as_posix(), f"cannot be read: {error.strerror}")
         for file in sorted(files):
-            path = Path(current) / file
-            if not file.endswith(".toml") or path.is_symlink() or config.excludes(path.as_posix()):
+            path = Path(current, file).as_posix()
+            if config.excludes(path):
+                continue
+            if not file.endswith(".toml"):
+                later += [path] if len(later) < MAX_FILES else []
                 continue
             count += 1
             if count > MAX_FILES:
                 raise ConfigError(f"{folder}: more than {MAX_FILES:,} TOML files; name the folders to check")
-            found = read_text(path, path.as_posix(), only_specs=True)
+            found = _read(path, path, only_specs=True)
             if isinstance(found, Unreadable) or is_spec(found.text):
                 yield found
-    for error in denied:
-        yield Unreadable(str(error.filename), f"cannot be read: {error.strerror}")
+        if folders and depth == MAX_DEPTH:
+            reason = f"its folders are not searched: they are more than {MAX_DEPTH} deep"
+            yield Unreadable(Path(current).as_posix(), reason)
+        else:
+            waiting += [(os.path.join(current, name), depth + 1) for name in sorted(folders, reverse=True)]
 
 
 def is_spec(text: str) -> bool:
-    """Tell whether a TOML text has the top-level key ``servelint``, without parsing it."""
-    for line in text.lstrip("\ufeff").splitlines():
-        stripped = line.strip()
-        if stripped.startswith("["):
-            return False
-        key, separator, _ = stripped.partition("=")
-        if separator and key.strip().strip("\"'") == "servelint":
-            return True
-    return False
+    """Tell whether a TOML text has the top-level key ``servelint``; of one that is no TOML, whether it looks so."""
+    escapes = any(mark in text for mark in (r"\u", r"\U", r"\x"))
+    if "servelint" not in text and not escapes:
+        return False
+    text = text.removeprefix("\ufeff")
+    found = _VERSION.search(text)
+    header = _HEADER.search(text)
+    first = found is not None and (header is None or found.start() < header.start())
+    if first and '"""' not in text and "'''" not in text:
+        return True
+    try:
+        return "servelint" in toml.loads(text.replace("\r\n", "\n"))
+    except (ValueError, RecursionError):
+        return first or any(match[1] for match in _VERSION.finditer(text))
 
 
-def read_text(path: Path, name: str, *, only_specs: bool = False) -> Text | Unreadable:
+def read_named(name: str) -> Text | Unreadable:
+    """Return the text of a file that the command line names. No link in its path leads out of the project."""
+    try:
+        real = configuration.confined(name)
+    except (OSError, ValueError) as error:
+        return Unreadable(name, str(error))
+    found = _read(real, name)
+    if isinstance(found, Text) and not name.endswith(".toml") and not is_spec(found.text):
+        return found._replace(kind="manifest")
+    return found
+
+
+def read_input() -> Text | Unreadable:
+    """Return the text of standard input."""
+    try:
+        # It is None where the caller closed it.
+        data = sys.stdin.buffer.read(_most_bytes() + 1) if sys.stdin is not None else None
+    except (OSError, ValueError) as error:
+        return Unreadable("<stdin>", f"cannot be read: {getattr(error, 'strerror', None) or error}")
+    return Unreadable("<stdin>", "standard input is closed") if data is None else _decoded(data, "<stdin>")
+
+
+def _read(path: str, name: str, *, only_specs: bool = False) -> Text | Unreadable:
     """Return a file's text; with ``only_specs`` a file that is no UTF-8 and no spec either counts as empty."""
     try:
-        if not os.path.isfile(path):
-            missing = "it is not a regular file" if os.path.exists(path) else "there is no such file or folder"
-            return Unreadable(name, missing)
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        return Unreadable(name, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+        data = read_regular(path, _most_bytes())
+    except FileNotFoundError:
+        dangling = os.path.islink(name)
+        return Unreadable(name, "it is a link to nothing" if dangling else "there is no such file or folder")
+    except OSError as error:
+        return Unreadable(name, f"cannot be read: {error.strerror}")
+    except ValueError as error:
+        return Unreadable(name, str(error))
     found = _decoded(data, name)
     if only_specs and isinstance(found, Unreadable) and not is_spec(data.decode("utf-8", "replace")):
         return Text(name, "")
     return found
 
 
+def _most_bytes() -> int:
+    from servelint.spec.document import MAX_BYTES
+
+    # A character takes at most four bytes.
+    return 4 * MAX_BYTES
+
+
 def _decoded(data: bytes, name: str) -> Text | Unreadable:
+    most = _most_bytes()
     try:
-        # The cut may go through a character; what is left is far above the limit of a spec in any case.
-        return Text(name, data.decode("utf-8", "strict" if len(data) <= MAX_FILE_BYTES else "ignore"))
+        # The cut may go through a character. A spec that is too long needs only to be recognized as such.
+        text = data.decode("utf-8", "strict" if len(data) <= most else "ignore")
     except UnicodeDecodeError as error:
         return Unreadable(name, f"it is not UTF-8 text (byte {error.start})")
+    return Text(name, text[: most // 4 + 1])
 
 
 class Composed(NamedTuple):
@@ -207,13 +298,12 @@ def compose(arguments: argparse.Namespace, name: str) -> Composed | int:
     """Compose one spec; where it cannot be, say why on standard error and return the exit status."""
     from servelint.report.safe import file_name
     from servelint.review import Review
-    from servelint.spec.document import parse
 
-    place = workspace(arguments, Path.cwd() if name == "-" else Path(name).parent)
-    found = next(read_specs([name], place.config)) if name == "-" else read_text(Path(name), name)
+    place = workspace(arguments, None if name == "-" else configuration.project_folder(name))
+    found = read_input() if name == "-" else read_named(name)
     if isinstance(found, Unreadable):
         raise ConfigError(f"{name}: {found.reason}")
-    document = parse(found.name, found.text, place.plugins.policies)
+    document = _opened(found, place)
     problems = [(p.path, p.message, p.on_key) for p in document.problems]
     if document.deployment is not None:
         review = Review(document, place.plugins, place.root)
@@ -232,6 +322,23 @@ def compose(arguments: argparse.Namespace, name: str) -> Composed | int:
     print("servelint: the spec cannot be priced", file=sys.stderr)
     settled(place.plugins)
     return 2
+
+
+def _opened(found: Text, place: Workspace) -> Document:
+    """Open a spec, or the one engine that a manifest starts."""
+    from servelint.opening import open_manifest, open_spec
+
+    if found.kind == "spec":
+        return open_spec(found.name, found.text, place.plugins, place.root)
+    try:
+        documents = open_manifest(found.name, found.text, place.plugins)
+    except ManifestError as error:
+        raise ConfigError(f"{found.name}:{error.place.line}:{error.place.column}: {error}") from None
+    if len(documents) != 1:
+        names = "; ".join(d.launched.invocation.name for d in documents if d.launched is not None)
+        said = f"starts {len(documents)} engines: {names}" if documents else "starts no engine that any plugin reads"
+        raise ConfigError(f"{found.name} {said}; `servelint import` writes a spec of one")
+    return documents[0]
 
 
 def sequences(text: str) -> float:
@@ -253,23 +360,78 @@ def positive(text: str, expected: str = "") -> float:
     return float(value)
 
 
+class _Aside:
+    """Stands for standard output while plugins run; it cannot be closed, as what a plugin closes is not its own."""
+
+    def write(self, text: str) -> int:
+        if sys.stderr is not None:
+            sys.stderr.write(guarded(str(text)))
+        return len(text)
+
+    def flush(self) -> None:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+_kept: TextIO | None = None
+"""Standard output, once it was set aside."""
+
+
+def set_aside() -> None:
+    """Keep standard output for the command: what plugins print from here on goes to standard error."""
+    global _kept
+    if _kept is None:
+        _kept, sys.stdout = sys.stdout, cast(TextIO, _Aside())
+
+
+def restore() -> None:
+    """Make standard output what it was."""
+    global _kept
+    if _kept is not None:
+        sys.stdout, _kept = _kept, None
+
+
 def use_color(stream: object) -> bool:
     """Color only on a terminal, and not when NO_COLOR asks for none."""
-    isatty = getattr(stream, "isatty", None)
+    isatty = getattr(_kept if isinstance(stream, _Aside) else stream, "isatty", None)
     return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def write(text: str) -> None:
-    """Write a command's output, also where the terminal's encoding lacks a character."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+def write(text: str, *, raw: bool = False) -> None:
+    """Write a command's output, also where the terminal's encoding lacks a character.
+
+    Whatever names a spec or a plugin has, no line of it is a command to a terminal or a build log. ``raw`` is for
+    the reports of plugins, which may be such commands on purpose.
+    """
+    if not raw:
+        text = guarded(text, color=use_color(sys.stdout))
+    stream = _kept or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def save(path: str, text: str) -> None:
+    """Write a file that the command line names; below the current folder it may be no link out of the project."""
+    try:
+        if configuration.is_below_here(path):
+            configuration.confined(path)
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def write_json(value: Mapping[str, Any]) -> None:
     """Write a command's JSON output."""
     from servelint.report.json import dumps
 
-    sys.stdout.write(dumps(value))
+    (_kept or sys.stdout).write(dumps(value))
 
 
 def settled(plugins: Plugins) -> int:
