@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from attrs import evolve, frozen
 
-from servelint import layout, memory
+from servelint import contract, layout, memory
 from servelint.architecture import Architecture, Block
 from servelint.cost import Pricer
 from servelint.descriptors import Default, Engine, Policy
@@ -22,7 +22,7 @@ from servelint.graph import StepGraph
 from servelint.hardware import DEFAULT_NETWORK_BYTES_PER_S, Accelerator, Efficiency, Topology
 from servelint.layout import Formats
 from servelint.lineage import Input, KeyPath, Lineage, Source
-from servelint.manager import Plugins
+from servelint.manager import Plugins, Provider
 from servelint.memory import MemoryLedger, Reserve
 from servelint.scheduler import Scheduler
 from servelint.spec.model import Deployment, Hardware
@@ -103,6 +103,7 @@ class Context:
 
     def assume(self, path: KeyPath, value: object, reason: str, source: Source) -> None:
         """Record a value that stands for a key that the spec does not set."""
+        contract.assumption(path, reason, source)
         self.assumptions.append(Assumption(path, value, reason, source))
 
     def format(self, name: str) -> Format:
@@ -121,9 +122,8 @@ class Composition:
     def _resolve_configs(self) -> None:
         context, setup = self.context, self.setup
         engine, plugins = setup.engine, setup.plugins
-        with plugins.blamed(plugins.engine_provider(engine.name), f"defaults of engine {engine.name!r}"):
-            engine_defaults = engine.defaults(setup.engine_version, context)
-        for policy in setup.plugins.policies:
+        engine_defaults = plugins.engine_defaults(engine, setup.engine_version, context)
+        for policy in plugins.active:
             declared = setup.deployment.policies.get(policy.name)
             config = policy.config() if declared is None else declared
             filled: dict[str, Default] = {}
@@ -131,21 +131,22 @@ class Composition:
                 default = engine_defaults.get((policy.name, name))
                 if default is not None and getattr(config, name) is None:
                     filled[name] = default
-            config = self._fill(policy, config, filled)
+            config = self._fill(policy, config, filled, plugins.engine_provider(engine.name))
             if policy.defaults is not None:
-                with plugins.blamed(plugins.policy_provider(policy.name), f"defaults of policy {policy.name!r}"):
-                    own = policy.defaults(config, context)
-                config = self._fill(policy, config, {n: d for n, d in own.items() if getattr(config, n) is None})
+                own = plugins.policy_defaults(policy, config, context)
+                own = {n: d for n, d in own.items() if getattr(config, n) is None}
+                config = self._fill(policy, config, own, plugins.policy_provider(policy.name))
             context.configs[policy.name] = config
 
-    def _fill(self, policy: Policy, config: Any, values: Mapping[str, Default]) -> Any:
+    def _fill(self, policy: Policy, config: Any, values: Mapping[str, Default], provider: Provider) -> Any:
         if not values:
             return config
         for name, default in values.items():
             self.context.sources[policy.name, name] = default.source
             if default.reason:
                 self.context.assume(("policy", policy.name, name), default.value, default.reason, default.source)
-        return evolve(config, **{name: default.value for name, default in values.items()})
+        with self.setup.plugins.blamed(provider, f"filling in policy {policy.name!r}"):
+            return evolve(config, **{name: default.value for name, default in values.items()})
 
     @cached_property
     def graph(self) -> StepGraph:
@@ -164,9 +165,7 @@ class Composition:
         )
         ledger = memory.lay(setup.architecture, setup.formats, visible, lineage)
         engine, plugins = setup.engine, setup.plugins
-        with plugins.blamed(plugins.engine_provider(engine.name), f"reserve of engine {engine.name!r}"):
-            reserves = engine.reserve_bytes(setup.engine_version, self.context)
-        for name, default in reserves.items():
+        for name, default in plugins.engine_reserves(engine, setup.engine_version, self.context).items():
             held = Input(name, default.value, "B", default.source)
             ledger = ledger.with_reserve(Reserve(name, default.value, Lineage(default.reason, (held,))))
         return self._applied(ledger, lambda policy: policy.memory)
@@ -178,11 +177,10 @@ class Composition:
 
     def _applied(self, thing: T, function: Callable[[Policy], Callable[[Any, T, Context], T] | None]) -> T:
         plugins = self.setup.plugins
-        for policy in plugins.policies:
+        for policy in plugins.active:
             change = function(policy)
             if change is not None:
-                with plugins.blamed(plugins.policy_provider(policy.name), f"policy {policy.name!r}"):
-                    thing = change(self.context.configs[policy.name], thing, self.context)
+                thing = plugins.made_by(policy, change, self.context.configs[policy.name], thing, self.context)
         return thing
 
     @cached_property
@@ -203,7 +201,8 @@ def resolve_formats(plugins: Plugins, architecture: Architecture) -> Formats:
     if quantization is None:
         return Formats(stored, stored)
     cache = plugins.format(quantization.kv_cache) if quantization.kv_cache else stored
-    return Formats(stored, cache, plugins.format(quantization.format), quantization.covers)
+    tensors = {name: stored if own is None else plugins.format(own) for name, own in quantization.tensors}
+    return Formats(stored, cache, plugins.format(quantization.format), quantization.covers, tensors)
 
 
 def overridden(accelerator: Accelerator, hardware: Hardware) -> Accelerator:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from attrs import field, frozen
 
-from servelint.lineage import Source
+from servelint.lineage import KeyPath, Source
 from servelint.values import Value
 
 if TYPE_CHECKING:
     from servelint.composition import Context
     from servelint.graph import StepGraph
+    from servelint.launch.invocation import Invocation, Reading, Word
     from servelint.memory import BudgetKind, MemoryLedger
     from servelint.scheduler import Scheduler
 
@@ -73,6 +74,14 @@ class Engine(Value):
     context)`` maps the name of a fixed per-device cost (runtime context, graphs, workspace) to a `Default`
     in bytes. ``version`` is None when the spec gives none; the engine then says which set it assumed.
     ``budget_kind`` says what its memory fraction is of, see `servelint.memory.BudgetKind`.
+
+    The rest reads launch files. ``starts`` are sequences of words that start it (``("vllm", "serve")``; folders
+    in front are left out), ``images`` parts of names of images that hold it, ``release_images`` of those whose
+    tag is its release. ``read(invocation, arguments, version)`` turns an `Invocation` and the words after the
+    command into a `Reading`: settings by key path of the spec, and what is wrong with them.
+    ``unsupported(version, context)`` yields combinations that the engine certainly refuses at start on this model
+    and device, each as the key path that decides, a message and its source; nothing for a release that nobody
+    looked at.
     """
 
     name: str
@@ -81,6 +90,11 @@ class Engine(Value):
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     budget_kind: BudgetKind = "total"
+    starts: tuple[tuple[str, ...], ...] = ()
+    images: tuple[str, ...] = ()
+    release_images: tuple[str, ...] = ()
+    read: Callable[[Invocation, tuple[Word, ...], str | None], Reading] | None = None
+    unsupported: Callable[[str | None, Context], Iterable[tuple[KeyPath, str, Source]]] | None = None
 
 
 class TraceRow(NamedTuple):

@@ -15,8 +15,10 @@ import pluggy
 if TYPE_CHECKING:
     from servelint.architecture import Architecture, ModelFamily
     from servelint.descriptors import Engine, Entry, LengthModel, Policy, Reporter, TraceFormat
+    from servelint.evidence import EvidenceFormat
     from servelint.formats import Format
-    from servelint.hardware import Accelerator
+    from servelint.hardware import Accelerator, Instance, Labels
+    from servelint.launch.manifest import ManifestFormat
     from servelint.rule import Rule
 
 PROJECT = "servelint"
@@ -38,6 +40,23 @@ def servelint_accelerators() -> Iterable[Entry[Accelerator]]:
 
     An entry whose id or alias another plugin has already is an error that names both distributions. A
     datasheet with an unknown key, or a figure without sources, is refused when it is loaded.
+    """
+    return ()
+
+
+@hookspec
+def servelint_instances() -> Iterable[Entry[Instance] | Labels]:
+    """Yield instance types of clouds, and readers of the labels by which manifests name hardware.
+
+    The usual plugin is a folder of TOML files::
+
+        @hookimpl
+        def servelint_instances():
+            yield from instance_sheets(Path(__file__).parent / "instances")
+            yield from label_tables(Path(__file__).parent / "labels")
+
+    It is called when a spec names an instance or a manifest is read, never otherwise. An id is
+    ``cloud/name``; its accelerator is an id of ``servelint_accelerators``.
     """
     return ()
 
@@ -114,6 +133,25 @@ def servelint_engines() -> Iterable[Engine]:
 
 
 @hookspec
+def servelint_readers() -> Iterable[ManifestFormat | EvidenceFormat]:
+    """Yield readers of files beside a spec: what starts engines, and what benchmarks of them measured.
+
+    ::
+
+        @hookimpl
+        def servelint_readers():
+            from acme.files import read_bench, read_nimbus
+
+            yield ManifestFormat("acme-nimbus", read_nimbus)
+            yield EvidenceFormat("acme-bench", read_bench)
+
+    It is called when a spec names such a file (or a manifest is checked), never otherwise; import what it needs
+    inside.
+    """
+    return ()
+
+
+@hookspec
 def servelint_rules() -> Iterable[type[Rule]]:
     """Yield rule classes.
 
@@ -144,11 +182,13 @@ def servelint_reporters() -> Iterable[Reporter]:
 
 HOOKS = (
     "servelint_accelerators",
+    "servelint_instances",
     "servelint_models",
     "servelint_workloads",
     "servelint_formats",
     "servelint_policies",
     "servelint_engines",
+    "servelint_readers",
     "servelint_rules",
     "servelint_reporters",
 )

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from servelint import contract
+from servelint.blame import Wrong, shown
 from servelint.config import Config
-from servelint.manager import FORBIDDEN, PluginFault, Plugins
+from servelint.errors import ManifestError
+from servelint.files import Text
+from servelint.lineage import KeyPath
+from servelint.manager import Blamed, PluginFault, Plugins
+from servelint.opening import open_manifest, open_spec
+from servelint.place import Place
 from servelint.review import Review
 from servelint.rule import Finding, Lacks, Rule, Severity, collect
-from servelint.spec.document import Document, Place, parse
+from servelint.spec.document import Document
 from servelint.spec.schema import Problem
 from servelint.suppress import NAMES, Suppressions, verdicts
 
@@ -23,13 +31,18 @@ PROBLEM_NAMES = {
 
 
 class Located(NamedTuple):
-    """A finding with its file and place; ``suppressed`` holds the reason when a comment silences it."""
+    """A finding with the checked file and its place; ``suppressed`` holds the reason when a comment silences it."""
 
     file: str
     finding: Finding
     place: Place
     related: tuple[tuple[Place, str], ...] = ()
     suppressed: str | None = None
+
+    @property
+    def where(self) -> str:
+        """The file that the place lies in: the checked one, or a launch file that it names."""
+        return self.place.file or self.file
 
 
 class FileResult(NamedTuple):
@@ -45,7 +58,8 @@ class Report(NamedTuple):
     """What a whole run gave.
 
     ``faults`` are plugins' and rules' own, ``unreadable`` files that could not be read, with the reason; both
-    make the run fail with 2. ``root`` is the project's folder.
+    make the run fail with 2. ``skipped`` are manifests of a searched folder that could not be read. ``root`` is the
+    project's folder.
     """
 
     files: tuple[FileResult, ...]
@@ -54,11 +68,20 @@ class Report(NamedTuple):
     plugins: Plugins
     root: Path = Path()
     unreadable: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def findings(self) -> tuple[Located, ...]:
         """Findings that are not suppressed, by file and place."""
         return tuple(f for result in self.files for f in result.findings if f.suppressed is None)
+
+    @property
+    def found(self) -> Iterator[tuple[Located, Document]]:
+        """The same, each with its document: a manifest gives several documents under one name."""
+        for result in self.files:
+            for located in result.findings:
+                if located.suppressed is None:
+                    yield located, result.document
 
     def worst(self) -> Severity | None:
         """The highest severity found."""
@@ -72,18 +95,32 @@ class Linter:
         self.plugins = plugins
         self.config = config
         self.root = root
-        self.rules = [rule(dict(config.options.get(rule.code, {}))) for rule in plugins.rules if config.selects(rule)]
+        self.rules = [made for rule in plugins.rules if config.selects(rule) and (made := self._made(rule))]
         self._known = frozenset(n for rule in plugins.rules for n in (rule.code, rule.name)) | frozenset(
             {*PROBLEM_NAMES, *PROBLEM_NAMES.values(), *NAMES}
         )
 
+    def _made(self, rule: type[Rule]) -> Rule | None:
+        """Make a rule with its options, None when that fails; then it is the fault of its plugin."""
+        try:
+            with self.plugins.blamed(self.plugins.rule_provider(rule.code), f"making the rule {rule.code}"):
+                made = rule(dict(self.config.options.get(rule.code, {})))
+                if not isinstance(made, rule):
+                    raise Wrong(f"gave {shown(made)}")
+                return made
+        except Blamed:
+            return None
+
     def check(self, name: str, text: str) -> FileResult:
         """Check one spec text under a file name."""
-        document = parse(name, text, self.plugins.policies)
+        return self.judge(open_spec(name, text, self.plugins, self.root))
+
+    def judge(self, document: Document) -> FileResult:
+        """Check one opened document."""
         lacking: list[tuple[str, str]] = []
         review = Review(document, self.plugins, self.root)
         found: list[Finding] = []
-        rules = self._rules_for(name)
+        rules = self._rules_for(document.name)
         if document.deployment is None:
             # Rules of the spec itself report what kept it from being structured.
             rules = [rule for rule in rules if getattr(rule, "reads_problems", False)]
@@ -93,7 +130,7 @@ class Linter:
             reported = self._run(rule, review, lacking)
             if reported is None:
                 # What failed once is left out of the rest of the run.
-                self.rules.remove(rule)
+                self.rules = [other for other in self.rules if other is not rule]
                 continue
             found += reported
             if len(lacking) == before:
@@ -107,19 +144,25 @@ class Linter:
     def _run(self, rule: Rule, review: Review, lacking: list[tuple[str, str]]) -> list[Finding] | None:
         """Return what a rule found, None when it failed; then it is the fault of its plugin."""
         found: list[Finding] = []
+        lacked: list[tuple[str, str]] = []
+        kind = type(rule)
+        provider = self.plugins.rule_provider(kind.code)
         try:
-            for item in collect(rule, review):
-                if isinstance(item, Lacks):
-                    lacking.append((rule.code, item.what))
-                else:
-                    found.append(self._with_severity(rule, _checked(item)))
-        except FORBIDDEN as error:
-            provider = self.plugins.rule_provider(rule.code)
-            self.plugins.record_fault(
-                provider,
-                f"rule {rule.code} failed on {review.document.name}: {type(error).__name__}: {error}",
-            )
-            return None
+            with self.plugins.blamed(provider, f"rule {kind.code}", where=f" on {review.document.name}"):
+                for item in collect(rule, review):
+                    if isinstance(item, Lacks):
+                        lacked.append((kind.code, contract.lack(item)))
+                    else:
+                        found.append(self._with_severity(kind, contract.finding(item, kind)))
+                    if len(found) + len(lacked) > contract.MOST:
+                        raise Wrong(f"yields more than {contract.MOST:,} findings, which has no end")
+        except Blamed as error:
+            if error.provider == provider:
+                return None
+            # What it asked for failed in another plugin, which was blamed for that.
+            lacking.append((kind.code, f"what {error.provider} did not give"))
+            return []
+        lacking += lacked
         return found
 
     def _with_severity(self, rule: Rule | type[Rule], finding: Finding) -> Finding:
@@ -151,18 +194,6 @@ class Linter:
         return Located(document.name, finding, place, related, reason)
 
 
-def _checked(item: object) -> Finding:
-    """Return what a rule yielded; TypeError when a report could not show it."""
-    if not isinstance(item, Finding):
-        raise TypeError(f"it yielded {type(item).__name__}, expected Finding or Lacks")
-    texts = (item.message, item.equation, item.help)
-    if not isinstance(item.path, tuple) or not all(isinstance(part, str | int) for part in item.path):
-        raise TypeError("it yielded a Finding whose path is no tuple of names and indices")
-    if not all(isinstance(t, str) for t in texts):
-        raise TypeError("it yielded a Finding whose texts are no strings")
-    return item
-
-
 def problem_finding(problem: Problem) -> Finding:
     """Turn a problem of the spec into a finding."""
     return Finding(
@@ -176,8 +207,36 @@ def problem_finding(problem: Problem) -> Finding:
     )
 
 
-def lint(texts: Iterable[tuple[str, str]], plugins: Plugins, config: Config, root: Path) -> Report:
-    """Check specs given as (file name, text)."""
+def lint(
+    texts: Iterable[Text | tuple[str, str]],
+    plugins: Plugins,
+    config: Config,
+    root: Path,
+    given: Mapping[KeyPath, object] | None = None,
+) -> Report:
+    """Check specs and manifests; ``given`` are keys that manifests leave open.
+
+    A candidate is left out when a spec of the same run has read it, and skipped when it cannot be read.
+    """
     linter = Linter(plugins, config, root)
-    files = tuple(linter.check(name, text) for name, text in texts)
-    return Report(files, tuple(plugins.faults), config, plugins, root)
+    files: list[FileResult] = []
+    unreadable: list[tuple[str, str]] = []
+    skipped: list[tuple[str, str]] = []
+    read: set[str] = set()
+    for name, text, kind in (Text(*item) for item in texts):
+        if kind == "spec":
+            files.append(linter.check(name, text))
+            read |= {os.path.realpath(other) for other in files[-1].document.texts}
+            continue
+        if kind == "candidate" and os.path.realpath(name) in read:
+            continue
+        try:
+            documents = open_manifest(name, text, plugins, given)
+        except ManifestError as error:
+            reason = f"{error} (line {error.place.line})" if error.place.line > 1 else str(error)
+            (unreadable if kind == "manifest" else skipped).append((name, reason))
+            continue
+        files += map(linter.judge, documents)
+        if not documents and kind == "manifest":
+            unreadable.append((name, "nothing in it starts an engine that any plugin reads"))
+    return Report(tuple(files), tuple(plugins.faults), config, plugins, root, tuple(unreadable), tuple(skipped))

@@ -7,28 +7,46 @@ the run goes on, and its exit status says so.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pluggy
 
-from servelint import hookspecs
+from servelint import contract, hookspecs
 from servelint.architecture import Architecture, ModelFamily
-from servelint.descriptors import Engine, Entry, LengthModel, Policy, Reporter, TraceFormat, TraceRow
+from servelint.blame import Wrong, described, ends_run, origin, shown
+from servelint.descriptors import Default, Engine, Entry, LengthModel, Policy, Reporter, TraceFormat, TraceRow
 from servelint.discovery import EntryPoint, entry_points
-from servelint.errors import CatalogueError, CompositionError, PluginError, ServelintError
+from servelint.errors import CatalogueError, CompositionError, InfeasibleError, PluginError
 from servelint.formats import Format
-from servelint.hardware import Accelerator
+from servelint.hardware import Accelerator, Labels
+from servelint.lineage import KeyPath, Source
 from servelint.rule import Rule
 from servelint.suggest import did_you_mean, meant, nearest
 
+if TYPE_CHECKING:
+    from servelint.evidence import EvidenceFormat
+    from servelint.instances import Instances
+    from servelint.launch.manifest import ManifestFormat
+    from servelint.spec.schema import Kind
+
 T = TypeVar("T")
 
-FORBIDDEN = (SystemExit, Exception)
-"""What a plugin may raise without ending the run; KeyboardInterrupt passes."""
+MOST_TOLD = 5
+"""Wrong things of one hook that are told one by one."""
+
+
+class Blamed(PluginError):  # noqa: N818
+    """What a plugin's code raised, recorded as its fault already: whoever meets it goes on without the thing."""
+
+    def __init__(self, message: str, provider: Provider) -> None:
+        super().__init__(message)
+        self.provider = provider
 
 
 class Provider(NamedTuple):
@@ -57,7 +75,8 @@ class PluginFault(NamedTuple):
 class Catalogue(Generic[T]):
     """Entries by name: ids first, then ids without their owner, then aliases; every entry loads once.
 
-    ``listed`` is the command that lists the ids, ``otherwise`` what a user can do without an entry.
+    ``listed`` is the command that lists the ids, ``otherwise`` what a user can do without an entry, ``made`` the
+    class of what an entry loads.
     """
 
     def __init__(
@@ -67,12 +86,15 @@ class Catalogue(Generic[T]):
         plugins: Plugins,
         listed: str,
         otherwise: str = "",
+        made: type = object,
     ) -> None:
         self.kind = kind
         self._listed, self._otherwise = listed, otherwise
         self._entries = entries
         self._plugins = plugins
+        self._made = made
         self._loaded: dict[str, T] = {}
+        self._failed: dict[str, Blamed] = {}
         self._suggested: dict[str, str] = {}
 
     def ids(self) -> tuple[str, ...]:
@@ -88,27 +110,46 @@ class Catalogue(Generic[T]):
         return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
 
     @cached_property
-    def _aliases(self) -> dict[str, str]:
-        aliases: dict[str, str] = {}
+    def _named(self) -> list[tuple[str, str]]:
+        """Aliases as they are written, each with the key of its entry."""
+        named: list[tuple[str, str]] = []
         for key, (entry, provider) in self._entries.items():
             try:
                 with self._plugins.blamed(provider, f"reading the aliases of {self.kind} {entry.id!r}"):
-                    names = tuple(entry.aliases())
-            except ServelintError:
+                    names = contract.aliases(entry.aliases())
+            except Blamed:
                 continue
-            for alias in names:
-                taken = aliases.setdefault(_fold(alias), key)
-                if taken != key:
-                    first = self._entries[taken][1]
-                    message = f"{self.kind} alias {alias!r} of {entry.id!r} is already provided by {first}"
-                    self._plugins.record_fault(provider, message)
+            named += [(alias, key) for alias in names]
+        return named
+
+    @cached_property
+    def _aliases(self) -> dict[str, str]:
+        aliases: dict[str, str] = {}
+        for alias, key in self._named:
+            taken = aliases.setdefault(_fold(alias), key)
+            if taken != key:
+                entry, provider = self._entries[key]
+                first = self._entries[taken][1]
+                message = f"{self.kind} alias {alias!r} of {entry.id!r} is already provided by {first}"
+                self._plugins.record_fault(provider, message)
         return aliases
+
+    @cached_property
+    def _spelled(self) -> dict[str, str]:
+        """Ids and aliases, with and without owner, with one separator for all, where only one entry has them."""
+        found: dict[str, set[str]] = {}
+        for name, key in (*((key, key) for key in self._entries), *self._named):
+            for part in (name, name.rpartition("/")[2]):
+                found.setdefault(_spelling(part), set()).add(key)
+        return {name: keys.pop() for name, keys in found.items() if len(keys) == 1}
 
     def resolve(self, name: str) -> str | None:
         """Return the id that a name or alias stands for, None if there is none."""
         key = name.lower()
         if key not in self._entries:
-            key = self._short.get(_fold(name)) or self._aliases.get(_fold(name), "")
+            key = (
+                self._short.get(_fold(name)) or self._aliases.get(_fold(name)) or self._spelled.get(_spelling(name), "")
+            )
         return self._entries[key][0].id if key else None
 
     def related(self, name: str) -> tuple[str, ...]:
@@ -132,11 +173,33 @@ class Catalogue(Generic[T]):
         found = self.resolve(name)
         if found is None:
             raise CatalogueError(self.unknown(name, self._otherwise))
+        if found in self._failed:
+            raise self._failed[found]
         if found not in self._loaded:
             entry, provider = self._entries[found.lower()]
-            with self._plugins.blamed(provider, f"loading {self.kind} {found!r}"):
-                self._loaded[found] = entry.load()
+            try:
+                with self._plugins.blamed(provider, f"loading {self.kind} {found!r}"):
+                    made = entry.load()
+                    contract.loaded(made, self._made, found)
+            except Blamed as error:
+                self._failed[found] = error
+                raise
+            self._loaded[found] = made
         return self._loaded[found]
+
+    def each(self, name: str | None = None) -> Iterator[T]:
+        """Yield the entry of a name, or all that load, in order; CatalogueError if there is none of that name."""
+        wanted = None if name is None else self.resolve(name)
+        if name is not None and wanted is None:
+            raise CatalogueError(self.unknown(name))
+        for id_ in (wanted,) if wanted is not None else self.ids():
+            try:
+                found = self.get(id_)
+            except Blamed:
+                if wanted is not None:
+                    raise
+                continue
+            yield found
 
     def unknown(self, name: str, otherwise: str = "") -> str:
         """Say that no plugin provides the name, with the ids that may be meant, else what lists them."""
@@ -184,6 +247,11 @@ def _fold(name: str) -> str:
     return name.lower().replace(" ", "").replace("_", "").replace("-", "")
 
 
+def _spelling(name: str) -> str:
+    """Return a name with a dash for each point, space and underscore: ``llama_3_1_8b`` is ``llama-3.1-8b``."""
+    return name.lower().replace(".", "-").replace("_", "-").replace(" ", "-")
+
+
 def _words(name: str) -> list[str]:
     return [word for word in name[:80].lower().replace("/", " ").replace("-", " ").replace("_", " ").split() if word]
 
@@ -203,6 +271,8 @@ class Plugins:
         discover: bool = True,
     ) -> None:
         self.faults: list[PluginFault] = []
+        self.off: frozenset[str] = frozenset()
+        self._accepted: dict[tuple[str, str], object] = {}
         self.providers: dict[str, Provider] = {}
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
@@ -211,7 +281,7 @@ class Plugins:
             self._discover(blocked)
         for name, module in (modules or {}).items():
             if name not in blocked:
-                self._register(name, module, Provider(name, file=str(getattr(module, "__file__", "") or "")))
+                self._register(name, module, Provider(name))
         self._check_hook_names()
 
     # Loading
@@ -226,31 +296,34 @@ class Plugins:
                 if seen[point.name].value == point.value:
                     continue  # the same distribution found twice on the path (editable installs)
                 first = _provider(seen[point.name])
-                self.faults.append(
-                    PluginFault(provider, f"the name {point.name!r} is taken by {first.distribution} {first.version}")
-                )
+                self.record_fault(provider, f"the name {point.name!r} is taken by {first.distribution} {first.version}")
                 continue
             seen[point.name] = point
             try:
                 module = point.load()
-            except FORBIDDEN as error:
-                self.faults.append(PluginFault(provider, f"cannot be imported: {_described(error)}"))
+            except BaseException as error:
+                self.blame(provider._replace(file=origin(error)), "cannot be imported", error)
                 continue
-            file = str(getattr(module, "__file__", "") or "")
-            self._register(point.name, module, provider._replace(file=file))
+            self._register(point.name, module, provider)
 
     def _register(self, name: str, module: ModuleType | object, provider: Provider) -> None:
-        declared = getattr(module, "servelint_api", None)
-        if declared != hookspecs.API_VERSION:
-            said = "states no servelint_api" if declared is None else f"needs plugin API {declared}"
-            self.faults.append(PluginFault(provider, f"{said}; this servelint offers API {hookspecs.API_VERSION}"))
-            return
+        # A module may answer any question by an exception, or by something that is no answer.
         try:
+            file = getattr(module, "__file__", "")
+            provider = provider._replace(file=file if type(file) is str else "")
+            declared = getattr(module, "servelint_api", None)
+            if type(declared) is not str or declared != hookspecs.API_VERSION:
+                said = f"needs plugin API {declared if type(declared) is str else shown(declared)}"
+                said = "states no servelint_api" if declared is None else said
+                self.record_fault(provider, f"{said}; this servelint offers API {hookspecs.API_VERSION}")
+                return
+            self.providers[name] = provider
             self._manager.register(module, name=name)
-        except FORBIDDEN as error:
-            self.faults.append(PluginFault(provider, f"cannot be registered: {_described(error)}"))
-            return
-        self.providers[name] = provider
+        except BaseException as error:
+            self.blame(provider, "cannot be registered", error)
+            if self.providers.pop(name, None) is not None and self._manager.has_plugin(name):
+                # What stood before the hook that pluggy refused is registered by then.
+                self._manager.unregister(name=name)
 
     def _check_hook_names(self) -> None:
         try:
@@ -259,7 +332,7 @@ class Plugins:
             name = self._manager.get_name(error.plugin) or "?"
             provider = self.providers.pop(name, Provider(name))
             self._manager.unregister(name=name)
-            self.faults.append(PluginFault(provider, f"{error}{did_you_mean(_hook_in(str(error)), hookspecs.HOOKS)}"))
+            self.record_fault(provider, f"{error}{did_you_mean(_hook_in(str(error)), hookspecs.HOOKS)}")
             self._check_hook_names()
 
     def _yielded(self, hook: str, *kinds: type[Any]) -> Iterator[tuple[Any, Provider]]:
@@ -268,18 +341,21 @@ class Plugins:
         for impl in sorted(caller.get_hookimpls(), key=lambda i: str(i.plugin_name)):
             provider = self.providers.get(impl.plugin_name, Provider(impl.plugin_name))
             try:
-                items = list(impl.function() or ())
-            except FORBIDDEN as error:
-                self.faults.append(PluginFault(provider, f"{hook} failed: {_described(error)}"))
+                with self.blamed(provider, hook):
+                    items = contract.listed(impl.function(), kinds)
+            except Blamed:
                 continue
+            wrong: dict[str, None] = {}
             for item in items:
-                if _acceptable(item, kinds):
-                    yield item, provider
+                said = contract.problem(item, kinds)
+                if said:
+                    wrong[said] = None
                 else:
-                    wanted = " or ".join(k.__name__ for k in kinds)
-                    self.faults.append(
-                        PluginFault(provider, f"{hook} yielded {type(item).__name__}, expected {wanted}")
-                    )
+                    yield item, provider
+            for said in list(wrong)[:MOST_TOLD]:
+                self.record_fault(provider, f"{hook}: {said}")
+            if len(wrong) > MOST_TOLD:
+                self.record_fault(provider, f"{hook}: {len(wrong) - MOST_TOLD:,} more things are wrong")
 
     def _by_name(
         self, what: str, items: Iterable[tuple[T, Provider]], names: Callable[[T], Iterable[str]]
@@ -290,7 +366,7 @@ class Plugins:
             taken = [n for n in names(item) if n.lower() in index]
             if taken:
                 first = index[taken[0].lower()][1]
-                self.faults.append(PluginFault(provider, f"{what} {taken[0]!r} is already provided by {first}"))
+                self.record_fault(provider, f"{what} {taken[0]!r} is already provided by {first}")
                 continue
             for name in names(item):
                 index[name.lower()] = (item, provider)
@@ -303,7 +379,23 @@ class Plugins:
         """Accelerators by id and alias."""
         items = self._yielded("servelint_accelerators", Entry)
         index = self._by_name("accelerator", items, lambda e: (e.id,))
-        return Catalogue("accelerator", index, self, "servelint catalog hardware", "give hardware.datasheet")
+        return Catalogue(
+            "accelerator", index, self, "servelint catalog hardware", "give hardware.datasheet", Accelerator
+        )
+
+    @cached_property
+    def instances(self) -> Instances:
+        """Instance types by id and alias, and the labels of manifests; read only when asked for."""
+        from servelint.instances import Instances
+
+        items = list(self._yielded("servelint_instances", Entry, Labels))
+        entries = [(i, p) for i, p in items if isinstance(i, Entry)]
+        labels = [(i, p) for i, p in items if isinstance(i, Labels)]
+        return Instances(
+            self._by_name("instance type", entries, lambda e: (e.id,)),
+            self._by_name("label", labels, lambda t: (t.key,)),
+            self,
+        )
 
     @cached_property
     def _models(self) -> tuple[Catalogue[Architecture], dict[str, tuple[ModelFamily, Provider]]]:
@@ -317,6 +409,7 @@ class Plugins:
                 self,
                 "servelint catalog models",
                 "give model.config",
+                Architecture,
             ),
             self._by_name("model family for model_type", families, lambda f: f.model_types),
         )
@@ -330,8 +423,11 @@ class Plugins:
         """Read a published config; CatalogueError if no family reads its ``model_type``, ValueError from the reader."""
         family = self.model_family(model_type)
         provider = self._models[1][model_type.lower()][1]
-        with self.blamed(provider, f"reading a {model_type} config", (ValueError, RecursionError)):
-            return family.read(name, config)
+        with self.blamed(provider, f"reading a {model_type} config", (ValueError, RecursionError, CatalogueError)):
+            found = family.read(name, config)
+            if not isinstance(found, Architecture):
+                raise Wrong(f"gave {type(found).__name__}, expected Architecture")
+            return found
 
     def model_family(self, model_type: str) -> ModelFamily:
         """Return the family that reads configs of a ``model_type``; CatalogueError if none does."""
@@ -368,14 +464,14 @@ class Plugins:
             model, provider = self._workloads[0][name]
             if set(values) <= set(model.keys) and set(model.required) <= set(values):
                 with self.blamed(provider, f"length model {name!r}"):
-                    return model.knots(values)
+                    return contract.knots(model.knots(values))
         return None
 
-    def read_trace(self, name: str, lines: Iterable[str]) -> list[TraceRow]:
+    def read_trace(self, name: str, lines: Sequence[str]) -> list[TraceRow]:
         """Read a trace in a format that is provided; ValueError names a bad line."""
         trace, provider = self._workloads[1][name.lower()]
         with self.blamed(provider, f"trace format {name!r}", (ValueError,)):
-            return list(trace.read(lines))
+            return contract.rows(trace.read(lines), sum(map(len, lines)) + len(lines))
 
     @property
     def trace_formats(self) -> Mapping[str, TraceFormat]:
@@ -444,14 +540,32 @@ class Plugins:
         return {name: engine for name, (engine, _) in self._engines.items()}
 
     @cached_property
+    def _readers(self) -> dict[str, tuple[ManifestFormat | EvidenceFormat, Provider]]:
+        from servelint.evidence import EvidenceFormat
+        from servelint.launch.manifest import ManifestFormat
+
+        items = self._yielded("servelint_readers", ManifestFormat, EvidenceFormat)
+        return self._by_name("file format", items, lambda f: (f.name,))
+
+    @cached_property
+    def manifest_formats(self) -> tuple[ManifestFormat, ...]:
+        """Kinds of files that start engines, in the order in which they are tried."""
+        from servelint.launch.manifest import ManifestFormat
+
+        found = [f for f, _ in self._readers.values() if isinstance(f, ManifestFormat)]
+        return tuple(sorted(found, key=lambda f: (f.priority, f.name)))
+
+    @cached_property
+    def evidence_formats(self) -> tuple[EvidenceFormat, ...]:
+        """Kinds of result files of benchmarks, in the order in which they are tried."""
+        from servelint.evidence import EvidenceFormat
+
+        found = [f for f, _ in self._readers.values() if isinstance(f, EvidenceFormat)]
+        return tuple(sorted(found, key=lambda f: (f.priority, f.name)))
+
+    @cached_property
     def _rules(self) -> dict[str, tuple[type[Rule], Provider]]:
-        items = []
-        for item, provider in self._yielded("servelint_rules", type):
-            problem = item.problem() if issubclass(item, Rule) else "is not a Rule"
-            if problem:
-                self.faults.append(PluginFault(provider, f"rule {item.__name__} {problem}"))
-            else:
-                items.append((item, provider))
+        items = self._yielded("servelint_rules", type)
         return self._by_name("rule", items, lambda r: (r.code, r.name))
 
     @cached_property
@@ -484,14 +598,114 @@ class Plugins:
         """Render a report in a format that is provided."""
         reporter, provider = self._reporters[name.lower()]
         with self.blamed(provider, f"report {name!r}"):
-            return str(reporter.render(report))
+            return contract.text(reporter.render(report))
 
     def devices_of(self, policy: Policy, config: object) -> int | None:
         """Devices that a policy needs under a config, None when it does not say."""
         if policy.devices is None:
             return None
-        with self.blamed(self.policy_provider(policy.name), f"devices of policy {policy.name!r}"):
-            return policy.devices(config)
+        with self._policy_blamed(policy, "devices of policy"):
+            return contract.devices(policy.devices(config))
+
+    # What a composition asks of policies and engines
+
+    @property
+    def active(self) -> tuple[Policy, ...]:
+        """The policies in the order of composition, without those that failed in this run."""
+        return self.policies if not self.off else tuple(p for p in self.policies if p.name not in self.off)
+
+    def made_by(self, policy: Policy, change: Callable[[Any, T, Any], T], config: object, thing: T, context: Any) -> T:
+        """Return what a policy makes of a graph, a ledger or a scheduler; InfeasibleError passes."""
+        with self._policy_blamed(policy, "policy"):
+            made = change(config, thing, context)
+            if made is not thing:
+                contract.composed(thing, made)
+            return made
+
+    def policy_defaults(self, policy: Policy, config: object, context: Any) -> Mapping[str, Default]:
+        """Return the policy's own defaults by field."""
+        if policy.defaults is None:
+            return {}
+        with self._policy_blamed(policy, "defaults of policy"):
+            found = policy.defaults(config, context)
+            if not isinstance(found, Mapping):
+                raise Wrong(f"returned {type(found).__name__}, expected a mapping of fields to Default")
+            for name, default in found.items():
+                self._check_default(policy.name, name, default, own=True)
+            return found
+
+    def engine_defaults(self, engine: Engine, version: str | None, context: Any) -> Mapping[tuple[str, str], Default]:
+        """Return the engine's defaults by policy and field."""
+        with self.blamed(self.engine_provider(engine.name), f"defaults of engine {engine.name!r}", (InfeasibleError,)):
+            found = engine.defaults(version, context)
+            if not isinstance(found, Mapping):
+                raise Wrong(f"returned {type(found).__name__}, expected a mapping of (policy, field) to Default")
+            for key, default in found.items():
+                if not isinstance(key, tuple) or len(key) != 2:
+                    raise Wrong(f"returned the key {shown(key)}, expected (policy, field)")
+                self._check_default(*key, default)
+            return found
+
+    def engine_reserves(self, engine: Engine, version: str | None, context: Any) -> Mapping[str, Default]:
+        """Return the engine's fixed costs in bytes of a device, by name."""
+        with self.blamed(self.engine_provider(engine.name), f"reserve of engine {engine.name!r}", (InfeasibleError,)):
+            found = engine.reserve_bytes(version, context)
+            if not isinstance(found, Mapping):
+                raise Wrong(f"returned {type(found).__name__}, expected a mapping of names to Default")
+            for name, reserve in found.items():
+                contract.reserve(reserve, name)
+            return found
+
+    def engine_refusals(
+        self, engine: Engine, version: str | None, context: Any
+    ) -> tuple[tuple[KeyPath, str, Source], ...]:
+        """Return what the engine refuses at start: key paths with messages and sources."""
+        if engine.unsupported is None:
+            return ()
+        with self.blamed(self.engine_provider(engine.name), f"refusals of engine {engine.name!r}"):
+            return tuple(contract.refusal(item) for item in islice(engine.unsupported(version, context), 100))
+
+    def _check_default(self, policy: str, name: str, default: Default, *, own: bool = False) -> None:
+        """Hold a default to the key that it fills; what policies that are not provided get is never used."""
+        contract.default(default, f"{policy}.{name}")
+        if self._accepted.get((policy, name), self) is default.value:
+            return
+        fields = self._fields_of(policy)
+        if name in fields:
+            contract.setting(fields[name], default, f"{policy}.{name}")
+            self._accepted[policy, name] = default.value
+        elif own:
+            raise Wrong(f"returned a default for {shown(name)}, which is no field of its table")
+
+    def _fields_of(self, policy: str) -> Mapping[str, Kind]:
+        """The kinds of a policy's fields by attribute; empty for a policy that no plugin provides."""
+        from servelint.spec.schema import kinds
+
+        found = self._policies.get(policy.lower())
+        return {} if found is None else {name: kind for name, kind, _ in kinds(found[0].config).values()}
+
+    @contextmanager
+    def _policy_blamed(self, policy: Policy, what: str) -> Iterator[None]:
+        """Run a policy's code; one that fails is left out of the rest of the run, with those that require it."""
+        try:
+            with self.blamed(self.policy_provider(policy.name), f"{what} {policy.name!r}", (InfeasibleError,)):
+                yield
+        except Blamed as error:
+            if error.provider == self.policy_provider(policy.name):
+                self.switch_off(policy.name)
+            raise
+
+    def blame_tables(self, failed: Mapping[str, BaseException]) -> None:
+        """Record what the classes of policy tables raised while a spec was read, as their plugins' faults."""
+        for name, error in failed.items():
+            self.blame(self.policy_provider(name), f"reading the table of policy {name!r}", error)
+
+    def switch_off(self, name: str) -> None:
+        """Leave a policy out of the rest of the run, with those that require it."""
+        self.off |= {name}
+        for policy in self.active:
+            if name in policy.requires and policy.name not in self.off:
+                self.switch_off(policy.name)
 
     def require_something(self) -> None:
         """Raise PluginError when no rule or no accelerator is there: a lint of nothing is never clean."""
@@ -503,20 +717,37 @@ class Plugins:
                 )
 
     @contextmanager
-    def blamed(self, provider: Provider, what: str, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Run a plugin's code: what it raises becomes its fault, and a PluginError for the caller.
+    def blamed(
+        self, provider: Provider, what: str, expected: tuple[type[Exception], ...] = (), where: str = ""
+    ) -> Iterator[None]:
+        """Run a plugin's code: what it raises becomes its fault, and `Blamed` for the caller.
 
-        Errors that servelint can explain to a user pass as they are, and so do the ``expected`` ones, which
-        the contract gives a meaning (a reader's ValueError is about the file).
+        What another plugin raised below it, and was blamed for, passes as it is, and so do the ``expected``
+        errors, which the contract gives a meaning (a reader's ValueError is about the file).
         """
-        passing: tuple[type[Exception], ...] = (ServelintError, *expected)
+        passing: tuple[type[Exception], ...] = (Blamed, *expected)
         try:
             yield
         except passing:
             raise
-        except FORBIDDEN as error:
-            self.record_fault(provider, f"{what} failed: {_described(error)}")
-            raise PluginError(f"{what} failed in {provider}") from None
+        except BaseException as error:
+            raise self.blame(provider, what, error, where) from None
+
+    def blame(self, provider: Provider, what: str, error: BaseException, where: str = "") -> Blamed:
+        """Record what a plugin's code raised as its fault, and return it for a caller; the user's interrupt goes on."""
+        if ends_run(error):
+            raise error
+        if os.environ.get("SERVELINT_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        if isinstance(error, Wrong):
+            did, why = what, f" {error}{where}"
+        else:
+            did = f"{what if what.startswith('cannot') else f'{what} failed'}{where}"
+            why = f": {described(error)}"
+        self.record_fault(provider, did + why)
+        return Blamed(f"{did} in {provider}{why}", provider)
 
     def policy_provider(self, name: str) -> Provider:
         """Who provides the policy of that name."""
@@ -526,6 +757,10 @@ class Plugins:
         """Who provides the engine of that name."""
         return self._engines[name.lower()][1] if name.lower() in self._engines else Provider(name)
 
+    def reader_provider(self, name: str) -> Provider:
+        """Who provides the file format of that name."""
+        return self._readers[name.lower()][1]
+
     def record_fault(self, provider: Provider, message: str) -> None:
         """Record a fault found while a plugin's code ran."""
         fault = PluginFault(provider, message)
@@ -533,22 +768,8 @@ class Plugins:
             self.faults.append(fault)
 
 
-def _acceptable(item: object, kinds: tuple[type[Any], ...]) -> bool:
-    return isinstance(item, kinds)
-
-
 def _provider(point: EntryPoint) -> Provider:
     return Provider(point.name, point.distribution, point.version)
-
-
-def _described(error: BaseException) -> str:
-    """Name an exception and its innermost place, without a traceback."""
-    trace = error.__traceback__
-    place = ""
-    while trace is not None:
-        place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
 
 
 def _hook_in(message: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from servelint.architecture import (
     Architecture,
     Attention,
@@ -21,7 +23,7 @@ from servelint.descriptors import Default, Engine, Entry, LengthModel, Policy, R
 from servelint.errors import CatalogueError, InfeasibleError
 from servelint.formats import Format
 from servelint.graph import Op, StepGraph
-from servelint.hardware import Accelerator, Link
+from servelint.hardware import Accelerator, Instance, LabelMatch, Labels, Link
 from servelint.hookspecs import API_VERSION, hookimpl
 from servelint.lineage import Input, Lineage, Source
 from servelint.memory import MemoryLedger, Reserve
@@ -42,6 +44,26 @@ from servelint.scheduler import Disaggregation, Pool, Scheduler
 from servelint.shapes import ONCE, OUTPUTS, SEQUENCES, TOKENS, Feature, StepShape
 from servelint.spec.schema import Boolean, Integer, Many, Named, Number, Quantity, Table, Tables, Text, key
 from servelint.units import Dimension
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def instance_sheets(folder: Path) -> Iterator[Entry[Instance]]:
+    """Yield an entry for every ``<cloud>/<name>.toml`` below a folder: `servelint.instances` says what is in them."""
+    # Imported when a spec names an instance; most name none.
+    from servelint import instances
+
+    return instances.instance_sheets(folder)
+
+
+def label_tables(folder: Path) -> Iterator[Labels]:
+    """Yield a label for every TOML file below a folder: `servelint.instances` says what is in them."""
+    from servelint import instances
+
+    return instances.label_tables(folder)
+
 
 __all__ = [
     "API_VERSION",
@@ -77,7 +99,10 @@ __all__ = [
     "Indexer",
     "InfeasibleError",
     "Input",
+    "Instance",
     "Integer",
+    "LabelMatch",
+    "Labels",
     "Lacks",
     "LatentAttention",
     "Launch",
@@ -119,6 +144,8 @@ __all__ = [
     "WeightRead",
     "datasheets",
     "hookimpl",
+    "instance_sheets",
     "key",
+    "label_tables",
     "read_datasheet",
 ]

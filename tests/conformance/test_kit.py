@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tomli
@@ -11,12 +14,27 @@ from attrs import evolve, frozen
 from hypothesis import HealthCheck, Phase, find, given, settings
 
 from servelint.architecture import Attention, LatentAttention, LinearState
+from servelint.formats import Format
 from servelint.manager import Plugins
 from servelint.memory import MemoryLedger
-from servelint.plugin import Boolean, Context, Number, Policy, StepGraph, WeightRead, key
+from servelint.plugin import (
+    API_VERSION,
+    Boolean,
+    Context,
+    Entry,
+    Finding,
+    Number,
+    Policy,
+    Reporter,
+    Rule,
+    StepGraph,
+    WeightRead,
+    hookimpl,
+    key,
+)
 from servelint.scheduler import Scheduler
 from servelint.shapes import decode
-from servelint.testing import check_accelerator, check_model, check_policy, compose, review_of, samples
+from servelint.testing import check_accelerator, check_model, check_plugin, check_policy, compose, review_of, samples
 from servelint.testing.invariants import check_more_load, check_sharding, check_speculation, valid_order
 from servelint.testing.strategies import MIXERS, Generated, accelerators, architectures, deployments, specs, toml
 from servelint.values import Value
@@ -98,6 +116,84 @@ def test_a_policy_that_promises_too_much_does_not() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory_bytes": None}, "datasheet: has memory_bytes None, expected a finite number above 0"),
+        ({"dense_flops": {"bf16": float("nan")}}, "datasheet: has dense_flops of bf16 nan, expected a finite number"),
+        ({"link": "NVLink"}, "datasheet: has the link 'NVLink', expected a Link"),
+    ],
+)
+def test_an_accelerator_of_wrong_types_does_not(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_accelerator(evolve(samples.accelerator(), **changes))
+
+
+def test_a_model_of_wrong_types_does_not() -> None:
+    with pytest.raises(AssertionError, match="parameters: has blocks"):
+        check_model(evolve(samples.dense_model(), blocks=[1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"graph": lambda c, g, x: None}, "policy 'odd' returned NoneType, expected StepGraph"),
+        ({"memory": lambda c, m, x: evolve(m, budget=-1.0)}, "policy 'odd' has budget -1.0, expected"),
+        ({"scheduler": lambda c, s, x: 1 / 0}, "policy 'odd' failed: ZeroDivisionError"),
+        ({"defaults": lambda c, x: {"share": 3}}, "returned 3 for odd.share, expected a Default"),
+        ({"after": "kv_cache"}, "policy 'odd' has after 'kv_cache', expected a tuple of texts"),
+    ],
+)
+def test_a_policy_that_returns_wrong_things_does_not(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_policy(Policy("odd", OffloadConfig, **arguments))
+
+
+class Unmade(Rule):
+    """Cannot be made."""
+
+    code, name = "ODD001", "unmade"
+
+    def __init__(self, options: dict[str, float] | None = None) -> None:
+        raise LookupError("no table")
+
+    def check(self, review: Any) -> Iterator[Finding]:
+        yield Finding((), "never")
+
+
+def module(**hooks: Any) -> SimpleNamespace:
+    marked = {name: hookimpl(lambda f=function: f()) for name, function in hooks.items()}
+    return SimpleNamespace(servelint_api=API_VERSION, **marked)
+
+
+PLUGIN = {
+    "servelint_policies": lambda: [OFFLOAD],
+    "servelint_models": lambda: [Entry("samples/dense", samples.dense_model)],
+    "servelint_reporters": lambda: [Reporter("lines", lambda report: f"{len(report.files)} files")],
+}
+
+
+def test_a_plugin_of_ones_own_conforms() -> None:
+    check_plugin(module(**PLUGIN))
+
+
+@pytest.mark.parametrize(
+    ("hook", "made", "message"),
+    [
+        ("servelint_formats", lambda: [Format("f", -1)], "hooks: servelint_formats: format 'f' has bits -1"),
+        ("servelint_formats", lambda: 1 / 0, "hooks: servelint_formats failed: ZeroDivisionError"),
+        ("servelint_accelerators", lambda: [Entry("x/y", dict)], "entries: loading accelerator 'x/y' gave dict"),
+        ("servelint_models", lambda: [Entry("x/y", samples.dense_model)], "gave one with the id 'samples/dense'"),
+        ("servelint_rules", lambda: [Unmade], "rules: making the rule ODD001 failed: LookupError: no table"),
+        ("servelint_reporters", lambda: [Reporter("r", len)], "reports: report 'r' in plugin 'p' of unknown returned"),
+        ("servelint_rules", lambda: print("hello") or [], "output: it prints 'hello"),
+    ],
+)
+def test_a_plugin_that_breaks_the_contract_does_not(hook: str, made: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_plugin(module(**{**PLUGIN, hook: made}), name="p")
+
+
+@pytest.mark.parametrize(
     ("waivers", "message"),
     [
         ({"figures": "no"}, "the waiver of 'figures' gives no reason"),
@@ -150,7 +246,8 @@ QUICK = settings(max_examples=2000, phases=[Phase.generate], database=None, supp
 def test_every_kind_of_mixer_is_generated(kind: str) -> None:
     model = find(architectures(), lambda a: any(b.name == kind for b in a.blocks), settings=QUICK)
     (mixer,) = (b.mixer for b in model.blocks if b.name == kind)
-    expected = {"linear": LinearState, "mla": LatentAttention, "sparse": LatentAttention}.get(kind, Attention)
+    latent = ("mla", "sparse", "compressed")
+    expected = LinearState if kind == "linear" else LatentAttention if kind in latent else Attention
     assert isinstance(mixer, expected)
 
 

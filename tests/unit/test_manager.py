@@ -7,19 +7,28 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 
-from servelint.descriptors import Entry, Policy
+from servelint import contract
+from servelint.blame import Wrong
+from servelint.config import Config
+from servelint.descriptors import Default, Entry, Policy
 from servelint.errors import CatalogueError, CompositionError, PluginError
 from servelint.formats import Format
+from servelint.hardware import Accelerator
 from servelint.hookspecs import API_VERSION, HOOKS, hookimpl
+from servelint.lineage import Source
+from servelint.lint import lint
 from servelint.manager import Plugins
 from servelint.rule import Rule
+from servelint.spec.schema import Integer, Number
+from servelint.testing import samples
 
 THIRD_PARTY = Path(__file__).parent.parent / "data" / "thirdparty"
 
@@ -154,8 +163,12 @@ def test_a_missing_requirement_is_named() -> None:
 def test_entries_load_once_and_only_when_asked_for() -> None:
     opened: list[str] = []
 
+    def part(name: str) -> Accelerator:
+        opened.append(name)
+        return evolve(samples.accelerator(), id=name)
+
     def entry(name: str) -> Entry[Any]:
-        return Entry(name, lambda: opened.append(name) or SimpleNamespace(id=name), lambda: (f"{name} alias",))
+        return Entry(name, lambda: part(name), lambda: (f"{name} alias",))
 
     loaded = load(h=plugin(servelint_accelerators=lambda: [entry("x/one"), entry("x/two")]))
     assert loaded.accelerators.ids() == ("x/one", "x/two")
@@ -276,22 +289,104 @@ def test_every_hook_is_listed() -> None:
 
 
 def test_a_policy_that_raises_is_its_own_fault_and_the_rest_is_reported() -> None:
-    from pathlib import Path as Folder
-
-    from servelint.config import Config
-    from servelint.lint import lint
-
     def explode(config: Any, graph: Any, context: Any) -> Any:
         raise LookupError("no such table")
 
     bad = plugin(servelint_policies=lambda: [Policy("explosive", Nothing, graph=explode)])
     loaded = Plugins(modules={"bad": bad})
     text = 'servelint = 1\n[hardware]\naccelerator = "nvidia/l4"\n[model]\nid = "meta-llama/Llama-3.1-70B"\n'
-    report = lint([("a.toml", text)], loaded, Config(), Folder())
+    report = lint([("a.toml", text)], loaded, Config(), Path())
     (fault,) = report.faults
     assert fault.provider.plugin == "bad"
     assert "policy 'explosive' failed: LookupError: no such table" in fault.message
-    assert report.findings == ()
+    # The spec does not set it, so what the others compose is the deployment.
+    assert [f.finding.code for f in report.findings] == ["MEM001"]
+    assert loaded.off == {"explosive"}
+    # A spec that sets it cannot be judged, neither now nor later in the run; the fault is told once.
+    report = lint([("b.toml", text + "[policy.explosive]\n"), ("c.toml", text)], loaded, Config(), Path())
+    assert [(f.file, f.finding.code) for f in report.findings] == [("c.toml", "MEM001")]
+    assert len(report.faults) == 1
+
+
+def test_a_policy_that_failed_takes_along_those_that_require_it() -> None:
+    made = [Policy("c", Nothing, requires=("d",)), Policy("d", Nothing, requires=("z",)), Policy("b", Nothing)]
+    made.append(Policy("z", Nothing))
+    loaded = load(p=plugin(servelint_policies=lambda: made))
+    loaded.switch_off("z")
+    assert [p.name for p in loaded.active] == ["b"]
+    assert len(loaded.policies) == 4
+
+
+def test_a_value_that_follows_from_the_spec_is_nobodys_fault() -> None:
+    # 1,192,166,514 devices are more than a spec may declare, not more than degrees in it may come to.
+    text = """servelint = 1
+    [hardware]
+    accelerator = "nvidia/l4"
+    [model]
+    id = "meta-llama/Llama-3.1-8B"
+    [policy.parallelism]
+    tensor = 65536
+    pipeline = 65536
+    """
+    loaded = Plugins()
+    report = lint([("a.toml", text)], loaded, Config(), Path())
+    assert report.faults == ()
+    default = Default(10**12, "as long as the context", Source("engine", "x"))
+    contract.setting(Integer(1, 10**9), default, "batching.max_batched_tokens")
+    for wrong in (0, -1, 2.5, True, "many"):
+        with pytest.raises(Wrong, match=r"returned a wrong default for batching\.max_batched_tokens: found "):
+            contract.setting(Integer(1, 10**9), default._replace(value=wrong), "batching.max_batched_tokens")
+    with pytest.raises(Wrong, match=r"found the number 1\.5"):
+        contract.setting(Number(0, 1), default._replace(value=1.5), "speculation.acceptance")
+
+
+def test_a_plugin_whose_hook_is_refused_leaves_nothing_behind() -> None:
+    module = plugin(servelint_formats=lambda: [Format("a", 8)])
+    module.servelint_rules = hookimpl(lambda report: [])
+    loaded = load(half=module)
+    assert loaded.formats == {}
+    assert loaded.providers == {}
+    (fault,) = loaded.faults
+    assert "cannot be registered: PluginValidationError" in fault.message
+
+
+def test_what_fails_to_load_is_tried_once() -> None:
+    tried: list[int] = []
+    good = evolve(samples.accelerator(), id="x/two")
+    entries = [Entry("x/one", lambda: tried.append(1)), Entry("x/two", lambda: good)]
+    loaded = load(h=plugin(servelint_accelerators=lambda: entries))
+    for _ in range(2):
+        with pytest.raises(PluginError, match="gave NoneType, expected Accelerator"):
+            loaded.accelerators.get("x/one")
+    assert tried == [1]
+    assert list(loaded.accelerators.each()) == [good]
+    assert len(loaded.faults) == 1
+
+
+def test_of_many_wrong_things_a_few_are_told() -> None:
+    loaded = load(odd=plugin(servelint_formats=lambda: [Format(f"f{i}", -1) for i in range(100)]))
+    assert loaded.formats == {}
+    assert len(loaded.faults) == 6
+    assert loaded.faults[-1].message == "servelint_formats: 95 more things are wrong"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [("quantiles", {"p50": 900.0, "p99": 7000.0}), ("mean", {"mean": 5.0, "min": 10.0}), ("mean", {"mean": 5.0})],
+)
+def test_built_in_lengths_rise_whatever_the_spec_says(kind: str, values: dict[str, float], plugins: Plugins) -> None:
+    knots = plugins.length_knots(values)
+    assert knots is not None
+    assert sorted(knots) == list(knots)
+
+
+def test_every_built_in_default_and_entry_keeps_the_contract() -> None:
+    from servelint.testing import check_plugin
+
+    for name in ("hardware", "models.hooks", "policies", "engines", "workloads"):
+        check_plugin(import_module(f"servelint_plugins.{name}"))
+    check_plugin(import_module("servelint_rules"))
+    check_plugin(import_module("servelint.report.hooks"))
 
 
 def test_an_entry_that_cannot_load_is_its_plugins_fault() -> None:

@@ -6,14 +6,16 @@ Usable from a third party's plain pytest; `servelint.testing.strategies` needs `
 from __future__ import annotations
 
 from servelint.testing.compositions import compose, review_of
-from servelint.testing.conformance import check_accelerator, check_model, check_policy
+from servelint.testing.conformance import check_accelerator, check_instance, check_model, check_plugin, check_policy
 from servelint.testing.rules import CaseError, check_case, expected_findings, flipped
 
 __all__ = [
     "CaseError",
     "check_accelerator",
     "check_case",
+    "check_instance",
     "check_model",
+    "check_plugin",
     "check_policy",
     "compose",
     "expected_findings",

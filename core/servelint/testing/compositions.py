@@ -6,6 +6,7 @@ from pathlib import Path
 
 from servelint.architecture import Architecture
 from servelint.composition import Composition
+from servelint.errors import PluginError
 from servelint.hardware import Accelerator
 from servelint.manager import Plugins
 from servelint.review import Review
@@ -48,13 +49,15 @@ def compose(
     """Return the composed replica of a spec.
 
     Raises ValueError for a spec that is wrong or names what does not exist, InfeasibleError for one that
-    cannot be composed.
+    cannot be composed, PluginError where a plugin failed.
     """
     review = review_of(spec, plugins, architecture=architecture, accelerator=accelerator)
     composition = review.composition
     if composition is None:
         if review.infeasible is not None:
             raise review.infeasible
+        if plugins.faults:
+            raise PluginError(str(plugins.faults[-1]))
         missing = [str(u.message) for u in review.unresolved] or ["accelerator or model is not declared"]
         raise ValueError("; ".join(missing))
     return composition

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from copy import copy
 from functools import lru_cache
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
+from servelint import contract
 from servelint.architecture import Architecture, Attention, LatentAttention
+from servelint.blame import Wrong, described
 from servelint.composition import Composition
+from servelint.config import Config
 from servelint.descriptors import Policy
 from servelint.errors import InfeasibleError, ServelintError
-from servelint.hardware import Accelerator
+from servelint.hardware import Accelerator, Instance
+from servelint.lint import Linter, Report
 from servelint.manager import Plugins, Provider
 from servelint.shapes import StepShape, decode, prefill
 from servelint.spec.schema import Boolean, Integer, Kind, Many, Number, Quantity, Table, Text, kinds
@@ -64,9 +71,10 @@ def _run(what: str, checks: Checks, waivers: Waivers | None) -> None:
     for name, check in checks.items():
         try:
             check()
-        except (AssertionError, ServelintError) as error:
+        except Exception as error:
             if name not in waived:
-                failures.append(f"{name}: {error}")
+                told = isinstance(error, AssertionError | ServelintError | Wrong)
+                failures.append(f"{name}: {error if told else described(error)}")
         else:
             if name in waived:
                 failures.append(f"{name} passes: its waiver can go")
@@ -111,6 +119,66 @@ def _of_cost(compositions: Callable[[], Sequence[Composition]]) -> dict[str, Cal
     }
 
 
+# Whole plugins
+
+
+def check_plugin(plugin: object, *, name: str = "under test", waivers: Waivers | None = None) -> None:
+    """Hold a plugin, usually its module, to the contract; whoever runs it would see each failure as its fault.
+
+    Checks: ``hooks`` (it loads, and yields right things of names of its own), ``entries`` (each loads, with its
+    aliases), ``rules`` (each can be made), ``reports`` (each reporter renders a check of nothing), ``output``
+    (nothing of this prints: standard output belongs to the report).
+    """
+    printed = StringIO()
+    with redirect_stdout(printed):
+        found = Plugins(modules={name: plugin}, discover=False)
+
+    def faultless(ask: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            before = len(found.faults)
+            with redirect_stdout(printed):
+                ask()
+            faults = found.faults[before:]
+            assert not faults, "; ".join(fault.message for fault in faults)
+
+        return run
+
+    def hooks() -> None:
+        assert not found.faults, "; ".join(fault.message for fault in found.faults)
+        faultless(lambda: [getattr(found, kind) for kind in _PROVIDED])()
+
+    def entries() -> None:
+        for catalogue in (found.accelerators, found.models, found.instances):
+            list(catalogue.each())
+            catalogue.resolve("no such name")
+
+    def rules() -> None:
+        Linter(found, Config(select=("ALL",), preview=True), Path())
+
+    def reports() -> None:
+        report = Report((), (), Config(), found)
+        for reporter in found.reporters.values():
+            found.render(reporter.name, report)
+
+    def output() -> None:
+        assert not printed.getvalue(), f"it prints {printed.getvalue()[:60]!r}"
+
+    checks = {
+        "hooks": hooks,
+        "entries": faultless(entries),
+        "rules": faultless(rules),
+        "reports": faultless(reports),
+        "output": output,
+    }
+    _run(f"plugin {name}", checks, waivers)
+
+
+_PROVIDED = (
+    "accelerators", "models", "instances", "length_models", "formats", "_policies", "engines", "manifest_formats",
+    "rules", "reporters",
+)  # fmt: skip
+
+
 # Accelerators
 
 
@@ -144,6 +212,53 @@ def check_accelerator(
     _run(f"accelerator {accelerator.id}", checks, waivers)
 
 
+def check_instance(instance: Instance, *, plugins: Plugins | None = None, waivers: Waivers | None = None) -> None:
+    """Hold an instance type to the catalogue and to its own figures.
+
+    Checks: ``accelerator`` (an id of the catalogue), ``figures`` (bandwidth and memory of a real node),
+    ``sources`` (each figure has one), ``gaps`` (each missing one is named).
+    """
+    found = plugins or installed()
+    checks = {
+        "accelerator": lambda: _check_instance_accelerator(instance, found),
+        "figures": lambda: _check_instance_figures(instance),
+        "sources": lambda: _check_instance_sources(instance),
+        "gaps": lambda: _check_instance_gaps(instance),
+    }
+    _run(f"instance type {instance.id}", checks, waivers)
+
+
+def _check_instance_accelerator(instance: Instance, plugins: Plugins) -> None:
+    resolved = plugins.accelerators.resolve(instance.accelerator)
+    assert resolved == instance.accelerator, f"accelerator {instance.accelerator!r} is no id of the catalogue"
+    link = plugins.accelerators.get(resolved).link
+    reach = instance.link_domain
+    assert reach is None or link is None or reach <= max(link.domain, instance.devices), (
+        f"link_domain is {reach}, the part's link reaches {link.domain}"
+    )
+
+
+def _check_instance_figures(instance: Instance) -> None:
+    assert instance.id.count("/") == 1, f"the id {instance.id!r} is not cloud/name"
+    assert 1 <= instance.devices <= 1024, f"{instance.devices} devices a node"
+    rate = instance.network_bytes_per_s
+    # From a few Mbit/s of a shared host to ten times the fastest node of 2026.
+    assert rate is None or 1e7 <= rate <= 1e13, f"network_bytes_per_s is {rate}"
+    memory = instance.host_memory_bytes
+    assert memory is None or 1e9 <= memory <= 1e14, f"host_memory_bytes is {memory}"
+
+
+def _check_instance_sources(instance: Instance) -> None:
+    for name in ("accelerator", "devices", "network_bytes_per_s", "rdma", "host_memory_bytes"):
+        assert getattr(instance, name) is None or instance.sources.get(name), f"{name} has no sources"
+
+
+def _check_instance_gaps(instance: Instance) -> None:
+    for name in ("network_bytes_per_s", "rdma", "host_memory_bytes"):
+        named = any(name in gap for gap in instance.gaps)
+        assert getattr(instance, name) is not None or named, f"{name} is left out, and no gap says so"
+
+
 def _composed(
     what: str, devices: int, policies: str, plugins: Plugins, model: Architecture, accelerator: Accelerator
 ) -> Composition:
@@ -155,6 +270,7 @@ def _composed(
 
 
 def _check_datasheet(a: Accelerator) -> None:
+    contract.accelerator(a)
     for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
         value = getattr(a, name)
         assert math.isfinite(value), f"{name} is {value}"
@@ -219,6 +335,7 @@ def check_model(architecture: Architecture, *, plugins: Plugins | None = None, w
 
 
 def _check_parameters(a: Architecture) -> None:
+    contract.architecture(a)
     assert sum(a.params_by_role.values()) == a.params_total, "the roles do not add up to the parameters"
     assert 0 < a.params_active <= a.params_serving <= a.params_total, (
         f"{a.params_active} active of {a.params_serving} serving of {a.params_total} parameters"
@@ -240,7 +357,7 @@ def _check_parameters(a: Architecture) -> None:
             assert mixer.q_heads % mixer.kv_heads == 0, f"{mixer.q_heads} heads share {mixer.kv_heads} in {block.name}"
             assert not (mixer.window and mixer.chunk), f"{block.name} has both a window and chunks"
         if isinstance(mixer, Attention | LatentAttention):
-            assert mixer.cache_elements > 0, f"{block.name} caches nothing"
+            assert mixer.sequence_bytes(1, 1.0) > 0, f"{block.name} caches nothing"
     per_token = sum(a.kv_elements_per_token().values())
     one = a.kv_bytes_per_sequence(1, 1.0) - a.indexer_bytes_per_token()
     assert one == per_token, f"the first token caches {one} elements, {per_token} a token"
@@ -268,6 +385,8 @@ def check_policy(
     over, as long as one can. Checks: ``feasible``, ``identity``, ``order``, ``speculation``, ``figures``,
     ``faster``, ``load``, ``larger``, ``scaling``, ``arrays``.
     """
+    wrong = contract.problem(policy, (Policy,))
+    assert not wrong, f"policy does not conform:\n  {wrong}"
     found = _with_policy(plugins or installed(), policy)
 
     @lru_cache(maxsize=1)
@@ -313,7 +432,7 @@ def check_policy(
 def _with_policy(plugins: Plugins, policy: Policy) -> Plugins:
     """The plugins with this policy, in place of one of the same name."""
     changed = copy(plugins)
-    changed.faults = []
+    changed.faults, changed.off = [], frozenset()
     # Cached properties: what is there already is not asked of the hooks.
     changed._policies = {**plugins._policies, policy.name.lower(): (policy, Provider("under test"))}
     changed.policies = valid_order([p for p, _ in changed._policies.values()], ())

@@ -99,7 +99,7 @@ def accelerators() -> st.SearchStrategy[Accelerator]:
 
 # Models
 
-MIXERS = ("mha", "gqa", "mqa", "mla", "sliding", "chunked", "sparse", "linear")
+MIXERS = ("mha", "gqa", "mqa", "mla", "sliding", "chunked", "sparse", "compressed", "indexed", "linear")
 """Kinds of token mixers that `architectures` knows."""
 
 
@@ -116,10 +116,16 @@ def mixers(draw: st.DrawFn, kind: str) -> Mixer:
             indexer = Indexer(draw(st.sampled_from((4, 32))), 128, draw(st.sampled_from((256, 2048))), 132.0)
         rank = draw(st.sampled_from((128, 256, 512)))
         return LatentAttention(heads, rank, draw(st.sampled_from((32, 64))), dim, dim, indexer)
+    if kind == "compressed":
+        stride = draw(st.sampled_from((0, 4, 32)))
+        indexer = Indexer(draw(st.sampled_from((4, 32))), 128, 512, 33.0, stride) if stride == 4 else None
+        window = draw(st.sampled_from((128, 1024)))
+        return LatentAttention(heads, dim, 0, dim, dim, indexer, window, stride)
     kv_heads = {"mha": heads, "mqa": 1}.get(kind) or draw(st.sampled_from([h for h in (1, 2, 4, 8) if heads % h == 0]))
     window = draw(st.sampled_from((128, 1024, 4096))) if kind == "sliding" else 0
     chunk = draw(st.sampled_from((512, 8192))) if kind == "chunked" else 0
-    return Attention(heads, kv_heads, dim, draw(st.sampled_from((dim, dim, 64))), window, chunk)
+    indexer = Indexer(4, 128, draw(st.sampled_from((256, 2048))), 256.0) if kind == "indexed" else None
+    return Attention(heads, kv_heads, dim, draw(st.sampled_from((dim, dim, 64))), window, chunk, indexer)
 
 
 @st.composite
@@ -150,7 +156,8 @@ def architectures(
         covers = draw(
             st.sampled_from((("routed_experts",), ("attention", "mlp"), ("mlp", "shared_experts", "routed_experts")))
         )
-        quantization = StoredQuantization(draw(st.sampled_from(("fp8", "mxfp4", "int4-g128"))), covers)
+        others = draw(st.sampled_from(((), (("o_proj", None),), (("o_proj", "fp8"), ("q_proj", None)))))
+        quantization = StoredQuantization(draw(st.sampled_from(("fp8", "mxfp4", "int4-g128"))), covers, tensors=others)
     return samples.model(
         hidden,
         draw(st.sampled_from((1_000, 32_000, 128_256))),

@@ -73,7 +73,8 @@ def _lognormal(mu: float, sigma: float, values: Mapping[str, float]) -> Sequence
 def mean_knots(values: Mapping[str, float]) -> Sequence[tuple[float, float]]:
     """A mean alone says nothing of the spread: every length is the mean, but for the declared extremes."""
     mean = values["mean"]
-    return ((0.0, values.get("min", mean)), (0.001, mean), (0.999, mean), (1.0, values.get("max", mean)))
+    low, high = min(values.get("min", mean), mean), max(values.get("max", mean), mean)
+    return ((0.0, low), (0.001, mean), (0.999, mean), (1.0, high))
 
 
 MODELS = (
