@@ -74,13 +74,22 @@ def _tpot(point: Point, percentile: str) -> str:
     )
 
 
+def _busy(point: Point) -> str:
+    if point.slots_busy > point.prefill_utilization:
+        taken = min(point.slots_busy, 9.99)
+        return f"{taken:.0%} of the {point.service.batch_limit:,} sequence slots are taken"
+    return f"prefill is busy {min(point.prefill_utilization, 9.99):.0%} of the time"
+
+
+def _unbounded(point: Point) -> str:
+    return f"without limit: {_busy(point)}, so the queue never empties"
+
+
 def _ttft(point: Point, percentile: str) -> str:
     service, total, wait = point.service, point.ttft(percentile), point.wait[1]
-    busy = f"prefill is busy {min(point.prefill_utilization, 9.99):.0%} of the time"
-    if point.slots_busy > point.prefill_utilization:
-        busy = f"{min(point.slots_busy, 9.99):.0%} of the {service.batch_limit:,} sequence slots are taken"
+    busy = _busy(point)
     if math.isinf(total):
-        return f"without limit: {busy}, so the queue never empties"
+        return _unbounded(point)
     scheduler, mix = service.scheduler, service.mix
     if percentile == "mean":
         compiled = scheduler.first_token_s * scheduler.first_token_share
@@ -110,6 +119,8 @@ def _ttft(point: Point, percentile: str) -> str:
 
 
 def _e2e(point: Point, percentile: str) -> str:
+    if math.isinf(point.e2e(percentile)):
+        return _unbounded(point)
     output = point.service.mix.output
     length = output.mean if percentile == "mean" else output.quantile(percentile_share(percentile))
     return (

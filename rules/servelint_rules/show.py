@@ -11,35 +11,42 @@ DIGITS = 3
 """Significant digits of what is written."""
 
 
+UNLIMITED = "without limit"
+"""How an infinite figure reads, such as the time in a queue that never empties."""
+
+LONGEST_S = 100 * 365.25 * 86400
+ETERNITY = "over 100 years"
+
+
 def size(value: float) -> str:
     """Bytes, decimal prefixes."""
-    return format_quantity(value, Dimension.BYTES)
+    return _quantity(value, Dimension.BYTES)
 
 
 def duration(value: float) -> str:
-    """Seconds, in the unit that suits."""
-    return format_quantity(value, Dimension.SECONDS)
+    """Seconds, in the unit that suits; lives of a service end before a hundred years do."""
+    return ETERNITY if LONGEST_S < value < math.inf else _quantity(value, Dimension.SECONDS)
 
 
 def tokens(value: float) -> str:
     """A number of tokens, whole, with thousands separators."""
-    return f"{value:,.0f}"
+    return UNLIMITED if value == math.inf else f"{value:,.0f}"
 
 
 def token_rate(value: float) -> str:
     """Tokens per second, whole."""
-    return f"{value:,.0f} tok/s"
+    return UNLIMITED if value == math.inf else f"{value:,.0f} tok/s"
 
 
 def request_rate(value: float) -> str:
     """Requests per second."""
-    return format_quantity(value, Dimension.REQUESTS_PER_SECOND)
+    return _quantity(value, Dimension.REQUESTS_PER_SECOND)
 
 
 def request_rates(*values: float) -> tuple[str, ...]:
     """Different rates, with as many digits as tell them apart."""
     for digits in range(DIGITS, 8):
-        shown = tuple(format_quantity(v, Dimension.REQUESTS_PER_SECOND, digits) for v in values)
+        shown = tuple(_quantity(v, Dimension.REQUESTS_PER_SECOND, digits) for v in values)
         if len(set(shown)) == len(values):
             break
     return shown
@@ -47,11 +54,19 @@ def request_rates(*values: float) -> tuple[str, ...]:
 
 def flops(value: float) -> str:
     """FLOP per second."""
-    return format_quantity(value, Dimension.FLOPS_PER_SECOND)
+    return _quantity(value, Dimension.FLOPS_PER_SECOND)
+
+
+def _quantity(value: float, dimension: Dimension, digits: int = DIGITS) -> str:
+    return UNLIMITED if value == math.inf else format_quantity(value, dimension, digits)
 
 
 def sequences(value: float) -> str:
-    """A number of sequences, fractions only below ten."""
+    """A number of sequences, fractions only below ten, and never 0 for what is more."""
+    if value == math.inf:
+        return UNLIMITED
+    if 0 < value < 0.05:
+        return f"{value:.1g}" if value >= 1e-4 else "under 0.0001"
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from servelint.lineage import dotted
 from servelint.report.cost import PERCENTILES, deployment_object
 from servelint.report.figures import Figures, Step
-from servelint.report.safe import printable
+from servelint.report.safe import guarded, printable
 from servelint.report.show import Style, quantity
 
 Rows = list[tuple[str, ...]]
@@ -28,7 +28,7 @@ def as_text(figures: Figures, style: Style) -> str:
     engine = printable(f"{about['engine']} {about['engine_version'] or ''}".strip())
     replicas = f"{about['replicas']} replica{'s' if about['replicas'] != 1 else ''}"
     lines = [f"{style.paint(title, '1')}, {replicas}, engine {engine}", ""]
-    lines += [f"{style.paint('note', '1')}: {note}; it is priced all the same" for note in figures.notes]
+    lines += [f"{style.paint('note', '1')}: {printable(note)}; it is priced all the same" for note in figures.notes]
     lines += [""] if figures.notes else []
     lines += _steps_text(figures, style)
     for step in figures.steps.values():
@@ -41,11 +41,15 @@ def as_text(figures: Figures, style: Style) -> str:
     for a in review.assumptions:
         shown = f"{a.value:.6g}" if isinstance(a.value, float) else str(a.value)
         lines.append(f"  {printable(dotted(a.path))} = {printable(shown, 80)}: {printable(a.reason)}")
-    return "\n".join(lines) + "\n"
+    return guarded("\n".join(lines) + "\n", color=style.color)
 
 
 def table(rows: Rows, notes: list[str] | None = None) -> list[str]:
-    """Lay rows out in columns: the first to the left, the others to the right; a note follows its row."""
+    """Lay rows out in columns: the first to the left, the others to the right; a note follows its row.
+
+    Cells come out printable, so that names from specs and plugins may stand in them as they are.
+    """
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(
@@ -66,8 +70,8 @@ def _steps_text(figures: Figures, style: Style) -> list[str]:
         times = [quantity(float(t), "s") for t in (c.bound_s, c.sustained_bound_s, c.estimate_s)]
         sizes = [_amount(c.flops, "FLOP"), _amount(c.hbm_bytes, "B"), _amount(c.link_bytes, "B")]
         rows.append((step.name, *times, c.binding_resource, *sizes))
-    lines = [style.paint("Steps", "1") + f" ({figures.basis}), per device", *table(rows), ""]
-    lines += [f"  {step.name}: {step.words}" for step in figures.steps.values()]
+    lines = [style.paint("Steps", "1") + f" ({printable(figures.basis)}), per device", *table(rows), ""]
+    lines += [f"  {step.name}: {printable(step.words)}" for step in figures.steps.values()]
     lines.append(f"  {PREFILL}")
     if figures.separate:
         lines.append("  no mixed step: prompts are prefilled on a pool of their own")
@@ -92,12 +96,12 @@ def _ops_text(figures: Figures, step: Step, style: Style) -> list[str]:
             )
         )
     kinds = ", ".join(
-        f"{kind.replace('_', ' ')} {quantity(size, 'B')}"
+        f"{printable(kind.replace('_', ' '))} {quantity(size, 'B')}"
         for kind, size in figures.hbm_bytes_by_kind(step).items()
         if size
     )
     peaks = ", ".join(
-        f"{name} {quantity(float(seconds), 's')}"
+        f"{printable(name)} {quantity(float(seconds), 's')}"
         for name, seconds in step.composition.pricer.by_resource(step.shape).items()
     )
     graph = step.composition.graph
@@ -162,7 +166,7 @@ def _as_sold(figures: Figures) -> str:
 
 def _roofline_text(figures: Figures, style: Style) -> list[str]:
     stream, crossover = figures.single_stream, figures.crossover_batch
-    balance = ", ".join(f"{name} {value:,.0f}" for name, value in figures.machine_balance.items())
+    balance = ", ".join(f"{printable(name)} {value:,.0f}" for name, value in figures.machine_balance.items())
     below = stream.balance / stream.intensity if stream.intensity else 0.0
     return [
         style.paint("Roofline", "1") + ", weights only",
@@ -200,10 +204,12 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
         )
         remarks.append("; ".join(notes))
     limits = sorted(figures.service.limits.items(), key=lambda item: item[1])
-    others = "; ".join(f"{name}: {n:,}" for name, n in limits[1:])
+    others = "; ".join(f"{printable(name)}: {n:,}" for name, n in limits[1:])
     head = style.paint("Frontier", "1") + ": a replica with so many sequences decoding at once, estimates"
     lines = [head, *table(rows, remarks)]
-    lines.append(f"  at most {_sequences(limits[0][1])} at once, by {limits[0][0]}{f' ({others})' if others else ''}")
+    lines.append(
+        f"  at most {_sequences(limits[0][1])} at once, by {printable(limits[0][0])}{f' ({others})' if others else ''}"
+    )
     if review.operating_point is None:
         lines.append("  operating point: none within the limits")
     if not review.objectives:

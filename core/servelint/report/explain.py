@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from servelint.architecture import LatentAttention
 from servelint.distribution import percentile_share
 from servelint.errors import CatalogueError
 from servelint.lineage import Input, KeyPath, Lineage, Source, dotted
@@ -162,6 +163,9 @@ class Explainer:
                 continue  # a draft's own cache
             elements = getattr(block.mixer, "cache_elements", 0)
             indexer = getattr(getattr(block.mixer, "indexer", None), "bytes_per_token", 0.0)
+            if cache.held and isinstance(block.mixer, LatentAttention):
+                # The window beside compressed entries; the index is of the entries.
+                elements, indexer = block.mixer.entry_elements, 0.0
             width = cache.format.bytes_per_element
             model = partial(Source, "model", architecture.id)
             parts = [
@@ -386,6 +390,8 @@ class Explainer:
         if tier == "network":
             if self.review.declared("hardware", "network", "bandwidth"):
                 return self.review.source("hardware", "network", "bandwidth")
+            if assumed := self.review.assumption("hardware", "network", "bandwidth"):
+                return assumed.source
             return Source("default", "docs/conventions.md", "network")
         return accelerator.source("link" if tier == "scale_up" else "pcie", "")
 

@@ -12,7 +12,7 @@ from servelint.graph import Op
 from servelint.report.cost import demand_object
 from servelint.report.figures import Figures
 from servelint.report.json import head
-from servelint.report.safe import printable
+from servelint.report.safe import guarded, printable
 from servelint.report.show import quantity
 
 
@@ -65,7 +65,7 @@ def dot(figures: Figures) -> str:
     for a, b in _edges(figures):
         bold = nodes[a].on_longest_path and nodes[b].on_longest_path
         lines.append(f"  n{a} -> n{b}{' [penwidth=2]' if bold else ''};")
-    return "\n".join([*lines, "}"]) + "\n"
+    return guarded("\n".join([*lines, "}"]) + "\n")
 
 
 def mermaid(figures: Figures) -> str:
@@ -76,7 +76,7 @@ def mermaid(figures: Figures) -> str:
         label = "<br/>".join(_entities(line) for line in node.lines() if line)
         lines.append(f'  n{i}["{label}"]{":::longest" if node.on_longest_path else ""}')
     lines += [f"  n{a} --> n{b}" for a, b in _edges(figures)]
-    return "\n".join([*lines, "  classDef longest stroke-width:3px"]) + "\n"
+    return guarded("\n".join([*lines, "  classDef longest stroke-width:3px"]) + "\n")
 
 
 def _entities(text: str) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from servelint import __version__
 from servelint.lineage import Input, Lineage, dotted
+from servelint.place import Place
 from servelint.report.safe import printable
 from servelint.rule import Severity
-from servelint.spec.document import Document, Place
+from servelint.spec.document import Document
 
 if TYPE_CHECKING:
     from servelint.composition import Assumption
@@ -34,7 +35,6 @@ _SUFFIX = {
 
 def render(report: Report) -> str:
     """Return the JSON text of a check."""
-    documents = {result.document.name: result.document for result in report.files}
     counts = dict.fromkeys(sorted(Severity, reverse=True), 0)
     for found in report.findings:
         counts[found.finding.severity or Severity.INFO] += 1
@@ -42,7 +42,7 @@ def render(report: Report) -> str:
         {
             **head(),
             "files": [_file(result) for result in report.files],
-            "findings": [_finding(found, documents[found.file]) for found in report.findings],
+            "findings": [_finding(found, document) for found, document in report.found],
             "summary": {f"{severity}s" if severity > Severity.INFO else "info": n for severity, n in counts.items()},
             "unreadable": [{"file": name, "reason": text(reason)} for name, reason in report.unreadable],
             "plugin_faults": [
@@ -139,7 +139,10 @@ def input_object(item: Input, document: Document | None = None) -> dict[str, Any
     if suffix:
         result["quantity"] = suffix
     if document is not None and item.source.path and document.has(item.source.path):
-        result["line"] = document.place(item.source.path).line
+        place = document.place(item.source.path)
+        result["line"] = place.line
+        if place.file:
+            result["file"] = place.file
     return result
 
 
@@ -173,12 +176,15 @@ def _finding(found: Located, document: Document) -> dict[str, Any]:
         "severity": str(f.severity),
         "confidence": f.confidence,
         "message": text(f.message),
-        "file": found.file,
+        "file": found.where,
         **place_object(found.place),
         "key_path": dotted(f.path),
         "equation": text(f.equation),
         "help": text(f.help),
-        "related": [{**place_object(place), "message": text(message)} for place, message in found.related],
+        "related": [
+            {"file": place.file or found.file, **place_object(place), "message": text(message)}
+            for place, message in found.related
+        ],
         "inputs": [input_object(i, document) for i in f.inputs],
         "fix": fix,
     }

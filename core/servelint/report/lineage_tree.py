@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from servelint.lineage import Source, dotted
 from servelint.report.json import text
-from servelint.report.safe import printable
+from servelint.report.safe import guarded, printable
 from servelint.report.show import Style, quantity, source_text
 from servelint.spec.document import Document
 
@@ -35,7 +35,11 @@ def as_object(node: Node, document: Document) -> dict[str, Any]:
         result["source"] = {"kind": node.source.kind, "text": text(str(node.source))}
         if node.source.path and document.has(node.source.path):
             place = document.place(node.source.path)
-            result["source"] |= {"key_path": dotted(node.source.path), "file": document.name, "line": place.line}
+            result["source"] |= {
+                "key_path": dotted(node.source.path),
+                "file": place.file or document.name,
+                "line": place.line,
+            }
     if node.documents:
         result["documents"] = [text(d) for d in node.documents]
     result["children"] = [as_object(child, document) for child in node.children]
@@ -44,7 +48,7 @@ def as_object(node: Node, document: Document) -> dict[str, Any]:
 
 def as_text(node: Node, document: Document, style: Style) -> str:
     """Return a tree as indented lines; a document is named where its source comes first."""
-    return "\n".join(_lines(node, document, style, "", "", set())) + "\n"
+    return guarded("\n".join(_lines(node, document, style, "", "", set())) + "\n", color=style.color)
 
 
 def _lines(

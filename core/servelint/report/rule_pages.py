@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from servelint.manager import Plugins
-from servelint.report.rule_docs import family, markdown
+from servelint.report.rule_docs import cell, family, markdown, marked, missing
+from servelint.report.safe import printable
 from servelint.rule import Rule
 from servelint.suppress import every_rule
 
@@ -62,8 +63,8 @@ def index(rules: list[type[Rule]]) -> str:
         lines += [f"### {name}: {FAMILIES[name]}" if name in FAMILIES else f"### {name}", ""]
         lines += ["| code | name | severity | what |", "|---|---|---|---|"]
         for rule in families[name]:
-            summary = rule.summary().replace("``", "`").replace("|", "\\|")
-            lines.append(f"| [{rule.code}]({rule.code}.md) | {rule.name} | {rule.severity} | {summary} |")
+            summary = cell(rule.summary())
+            lines.append(f"| [{rule.code}]({rule.code}.md) | {cell(rule.name)} | {rule.severity} | {summary} |")
         lines.append("")
     lines += ["## By failure mode", ""]
     for mode, codes in FAILURE_MODES.items():
@@ -74,14 +75,14 @@ def index(rules: list[type[Rule]]) -> str:
     questions: dict[str, list[type[Rule]]] = {}
     for rule in rules:
         for question in rule.questions:
-            questions.setdefault(question, []).append(rule)
+            questions.setdefault(marked(printable(question)), []).append(rule)
     for question in sorted(questions):
         lines.append(f"* {question[:1].upper()}{question[1:]}? {', '.join(map(_link, questions[question]))}")
     return "\n".join(lines) + "\n"
 
 
 def _link(rule: type[Rule]) -> str:
-    return f"[{rule.code}]({rule.code}.md) {rule.name}"
+    return f"[{rule.code}]({rule.code}.md) {marked(printable(rule.name))}"
 
 
 def main(arguments: list[str]) -> int:
@@ -90,7 +91,11 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m servelint.report.rule_pages FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
-    written = pages(own_rules(Plugins()))
+    rules = own_rules(Plugins())
+    if lacking := next(filter(None, map(missing, rules)), ""):
+        print(f"no page is written: {lacking}", file=sys.stderr)
+        return 2
+    written = pages(rules)
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.md"):
         if path.name not in written:

@@ -8,7 +8,6 @@ alert. The hash of the primary line is left to the uploader, which computes its 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,11 +15,12 @@ from urllib.parse import quote
 from servelint import __version__
 from servelint.config import repository
 from servelint.lineage import dotted
+from servelint.place import Place
 from servelint.report.fingerprint import fingerprints
 from servelint.report.json import dumps, text
-from servelint.report.rule_docs import family, provider_of, sections
+from servelint.report.rule_docs import family, marked, plain_words, provider_of, sections
+from servelint.report.safe import printable
 from servelint.rule import Rule, Severity
-from servelint.spec.document import Place
 from servelint.suppress import every_rule
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ MOST_RESULTS = 25_000
 """More than this in a run and code scanning refuses the file; the least severe are left out then."""
 
 LONGEST_DESCRIPTION = 1000
+LONGEST_NAME = 255
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _PROBLEM = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "recommendation"}
-_LINK = re.compile(r"\[(?=[^\]\n]*\]\()")
 
 
 def render(report: Report) -> str:
@@ -42,8 +42,9 @@ def render(report: Report) -> str:
     rules = [rule for rule in every_rule(report.plugins) if report.config.selects(rule)]
     components = _Components(report, rules)
     base = repository(report.root.resolve()) or report.root.resolve()
-    uris = {result.document.name: _uri(result.document.name, base) for result in report.files}
     findings = report.findings
+    names = {f.file for f in findings} | {f.where for f in findings} | {p.file for f in findings for p, _ in f.related}
+    uris = {name: _uri(name, base) for name in sorted(names - {""})}
     worst_first = sorted(range(len(findings)), key=lambda i: -(findings[i].finding.severity or Severity.INFO))
     kept = [findings[i] for i in sorted(worst_first[:MOST_RESULTS])]
     prints = fingerprints(kept, {name: uri["uri"] for name, uri in uris.items()})
@@ -53,9 +54,7 @@ def render(report: Report) -> str:
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the repository."}}},
         "invocations": [_invocation(report, len(findings) - len(kept))],
-        "results": [
-            _result(found, components, uris[found.file], print_) for found, print_ in zip(kept, prints, strict=True)
-        ],
+        "results": [_result(found, components, uris, print_) for found, print_ in zip(kept, prints, strict=True)],
     }
     return dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
@@ -86,7 +85,11 @@ class _Components:
             "rules": [_rule(rule) for rule in self._driver],
         }
         extensions = [
-            {"name": name, **({"version": version} if version else {}), "rules": [_rule(rule) for rule in rules]}
+            {
+                "name": printable(name),
+                **({"version": printable(version)} if version else {}),
+                "rules": [_rule(rule) for rule in rules],
+            }
             for (name, version), rules in self._extensions.items()
         ]
         return {"driver": driver, **({"extensions": extensions} if extensions else {})}
@@ -107,20 +110,21 @@ def _extension(provider: Provider) -> tuple[str, str]:
 
 def _rule(rule: type[Rule]) -> dict[str, Any]:
     parts = sections(rule)
-    summary = parts.pop("").replace("``", "`") or rule.name
-    about = parts.get("What it checks", "").replace("``", "`") or summary
-    body = [(heading, content.replace("``", "`")) for heading, content in parts.items() if content]
-    plain = "\n\n".join([summary, *(f"{heading}: {content}" for heading, content in body)])
-    marked = "\n\n".join([summary, *(f"## {heading}\n\n{content}" for heading, content in body)])
+    # Without docstrings (-OO) the name is what there is to say.
+    summary = parts.pop("") or printable(rule.name)
+    about = plain_words(parts.get("What it checks", "") or summary)
+    body = [(heading, content) for heading, content in parts.items() if content]
+    plain = "\n\n".join([plain_words(summary), *(f"{heading}: {plain_words(content)}" for heading, content in body)])
+    markdown = "\n\n".join([marked(summary), *(f"## {heading}\n\n{marked(content)}" for heading, content in body)])
     return {
         "id": rule.code,
-        "name": rule.name,
-        "shortDescription": {"text": _cut(summary)},
+        "name": printable(rule.name, LONGEST_NAME),
+        "shortDescription": {"text": _cut(plain_words(summary))},
         "fullDescription": {"text": _cut(" ".join(about.split()))},
-        "help": {"text": plain, "markdown": marked},
+        "help": {"text": plain, "markdown": markdown},
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},
         "properties": {
-            "precision": rule.confidence,
+            "precision": printable(rule.confidence),
             "problem.severity": _PROBLEM[rule.severity],
             "tags": ["llm-serving", family(rule.code).lower()],
         },
@@ -131,10 +135,10 @@ def _cut(content: str) -> str:
     return content if len(content) <= LONGEST_DESCRIPTION else content[: LONGEST_DESCRIPTION - 3] + "..."
 
 
-def _result(found: Located, components: _Components, uri: dict[str, str], print_: str) -> dict[str, Any]:
+def _result(found: Located, components: _Components, uris: dict[str, dict[str, str]], print_: str) -> dict[str, Any]:
     f = found.finding
     severity = f.severity or Severity.INFO
-    lines = [_escaped(f.message) or f.name]
+    lines = [_escaped(f.message) or _escaped(f.name)]
     if f.equation:
         lines.append(f"Because: {_escaped(f.equation)}")
     if f.help:
@@ -142,7 +146,7 @@ def _result(found: Located, components: _Components, uri: dict[str, str], print_
     links = [f"[{_linked(message)}]({i})" for i, (_, message) in enumerate(found.related, 1)]
     if links:
         lines.append(f"See {', '.join(links)}.")
-    location: dict[str, Any] = {"physicalLocation": _location(uri, found.place)}
+    location: dict[str, Any] = {"physicalLocation": _location(uris[found.where], found.place)}
     if f.path:
         location["logicalLocations"] = [{"fullyQualifiedName": text(dotted(f.path))}]
     result: dict[str, Any] = {
@@ -154,20 +158,28 @@ def _result(found: Located, components: _Components, uri: dict[str, str], print_
     }
     if found.related:
         result["relatedLocations"] = [
-            {"id": i, "physicalLocation": _location(uri, place), "message": {"text": _escaped(message) or "related"}}
+            {
+                "id": i,
+                "physicalLocation": _location(uris[place.file or found.file], place),
+                "message": {"text": _escaped(message) or "related"},
+            }
             for i, (place, message) in enumerate(found.related, 1)
         ]
     return result
 
 
 def _escaped(message: str) -> str:
-    """Return a message in which no text of a spec can become a link."""
-    return _LINK.sub(r"\\[", text(message))
+    """Return a message in which no text of a spec can become a link, whatever brackets and backslashes it has."""
+    shown = text(message)
+    return _literal(shown) if "](" in shown else shown
 
 
 def _linked(message: str) -> str:
-    shown = text(message).replace("\\", "\\\\") or "related"
-    return shown.replace("[", "\\[").replace("]", "\\]")
+    return _literal(text(message)) or "related"
+
+
+def _literal(shown: str) -> str:
+    return shown.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
 
 
 def _location(uri: dict[str, str], place: Place) -> dict[str, Any]:

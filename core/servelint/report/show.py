@@ -19,6 +19,14 @@ _UNITS = {
     "tok/s": Dimension.TOKENS_PER_SECOND,
     "req/s": Dimension.REQUESTS_PER_SECOND,
 }
+UNLIMITED = "without limit"
+"""How an infinite figure reads, such as the time in a queue that never empties."""
+
+LONGEST_S = 100 * 365.25 * 86400
+ETERNITY = "over 100 years"
+MOST = 10**30
+"""Larger whole numbers are no figures of a deployment; Python refuses to write those of some thousand digits."""
+
 COLORS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 
 
@@ -39,8 +47,12 @@ def quantity(value: float | int | str, unit: str = "") -> str:
         return printable(value, 100)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not math.isfinite(value):
-        return "without limit" if value > 0 else f"{value} {unit}".strip()
+    if isinstance(value, float) and not math.isfinite(value):
+        return UNLIMITED if value > 0 else "not known"
+    if unit == "s" and value > LONGEST_S:
+        return ETERNITY
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"an integer of {value.bit_length():,} bits"
     if unit == "B" and abs(value) < 1e6:
         # Small byte counts are exact figures of a ledger, not sizes.
         return f"{value:,.6g} B" if value != int(value) else f"{int(value):,} B"
@@ -52,7 +64,7 @@ def quantity(value: float | int | str, unit: str = "") -> str:
     if dimension is not None and value >= 0:
         return format_quantity(float(value), dimension)
     number = f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
-    return f"{number} {unit}".strip()
+    return f"{number} {printable(unit, 40)}".strip()
 
 
 def value(item: Input) -> str:
@@ -64,7 +76,9 @@ def source_text(source: Source, document: Document | None) -> str:
     """Say where a value comes from: the spec's line, the engine, a datasheet's field, an assumption."""
     if source.kind == "spec" and source.path:
         if document is not None and document.has(source.path):
-            return f"{dotted(source.path)}, line {document.place(source.path).line}"
+            place = document.place(source.path)
+            where = f"{place.file}:{place.line}" if place.file else f"line {place.line}"
+            return f"{dotted(source.path)}, {where}"
         return dotted(source.path)
     if source.kind == "default":
         return f"assumed: {source.field or 'default'}, {source.where}"

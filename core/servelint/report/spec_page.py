@@ -11,11 +11,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from servelint.datasheet import FLOPS, LIMITS
 from servelint.descriptors import Policy
 from servelint.manager import Plugins
-from servelint.spec.document import VERSION
-from servelint.spec.model import PERCENTILES, QUANTILES, Deployment
+from servelint.review import ALL_TRACES_BYTES, CONFIG_BYTES, TRACE_BYTES
+from servelint.spec.document import MAX_BYTES, MOST_PROBLEMS, VERSION
+from servelint.spec.model import MOST_CLAIMS, MOST_GROWTH, PERCENTILES, QUANTILES, Deployment
 from servelint.spec.schema import (
+    LEAST,
+    LONGEST_TEXT,
+    MOST_KEYS,
+    MOST_TABLES,
     Ascending,
     Boolean,
     Either,
@@ -29,6 +35,7 @@ from servelint.spec.schema import (
     Table,
     Tables,
     Text,
+    amount,
     documented,
 )
 from servelint.units import Dimension
@@ -148,7 +155,32 @@ An accelerator that no plugin provides, with the keys of a plugin's datasheet ([
 and rates a second are plain numbers, and sources may be left out:
 
 ```toml
-{DATASHEET}```"""
+{DATASHEET}```
+
+Its numbers, and the least and the largest value of each:
+
+| key | least | largest |
+|---|---|---|
+"""
+
+LIMITS_HEAD = f"""
+## Limits
+
+A file within these limits is checked in well under a second; one beyond them is told which. No deployment is near
+them.
+
+- A spec has at most {MAX_BYTES:,} characters, of which the first {MOST_PROBLEMS:,} problems are reported.
+- A text has at most {LONGEST_TEXT:,} characters, a table with free keys {MOST_KEYS:,} keys.
+- There are at most {MOST_CLAIMS} `[[claim]]` and {MOST_GROWTH} `[[workload.growth]]`, since each is priced by itself,
+  and {MOST_TABLES:,} `[[evidence]]`.
+- A trace has at most {TRACE_BYTES:,} bytes, all traces of a spec together {ALL_TRACES_BYTES:,}; the formats that come
+  with the tool take 200,000 requests. A file that several scenarios name is read once.
+- A model's `config` has at most {CONFIG_BYTES:,} bytes.
+- Numbers are finite, and within the range that the key's row gives. A quantity that is not 0 is at least:
+
+| quantity | least value |
+|---|---|
+"""
 
 NOT_JUDGED = """
 ## Accepted, not judged yet
@@ -160,9 +192,7 @@ These keys are parsed, checked for their kind and kept, and no figure and no rul
 PARTLY = """
 Read in part only:
 
-- `engine.args`, `engine.args_from`, `engine.env`: launch arguments are not translated into policies; SPEC005 says so.
-  `args` is searched for a 16-bit `--dtype` (HW006) and for TensorRT-LLM's capacity scheduler policy (MEM003).
-- `hardware.instance`: no plugin provides instance types; alone it is SPEC004, beside an accelerator it is not read.
+- `hardware.instance`: beside an accelerator or a datasheet, a type that no plugin provides is not read.
 - `policy.kv_cache.offload`: not priced; where it is set, MEM003 leaves the cost of an eviction open.
 - `claim.evidence`: the file is not read; that one is named counts.
 - `claim.metric` of `e2e`, `speedup`, `concurrency` or `cost_per_million_tokens`: compared with nothing.
@@ -198,10 +228,18 @@ def page(policies: Iterable[Policy]) -> str:
     for section in sections:
         lines += _text(section)
         if section.path == "hardware":
-            lines.append(INLINE)
+            lines += [INLINE + "\n".join(_sheet_rows())]
+    least = [f"| {words} | {amount(LEAST[d], d)} |" for d, words in WORDS.items()]
+    lines += [LIMITS_HEAD + "\n".join(least)]
     unread = [f"- `{s.path}.{field.name}`" for s in sections for field in s.fields if not field.judged]
     lines.append(NOT_JUDGED + "\n".join(unread) + "\n" + PARTLY)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _sheet_rows() -> Iterator[str]:
+    rates = {f"compute.{name}.PRECISION": FLOPS for name in ("dense_flops", "sparse_flops")}
+    for name, (low, high) in {**LIMITS, **rates}.items():
+        yield f"| `{name}` | {low:,g} | {high:,g} |"
 
 
 def _sections(path: str, cls: type[Any], array: bool, seen: dict[type[Any], str]) -> Iterator[Section]:
@@ -253,14 +291,15 @@ def value_of(kind: Kind) -> str:
     if isinstance(kind, Integer):
         return f"whole number, {kind.minimum:,} to {kind.maximum:,}"
     if isinstance(kind, Number):
-        return "number" if kind.minimum < 0 else f"number, {kind.minimum:,.0f} to {kind.maximum:,.0f}"
+        return f"number, {kind.minimum:,.0f} to {kind.maximum:,.0f}"
     if isinstance(kind, Quantity):
         plain = "`0.3` or " if kind.dimension is Dimension.FRACTION else ""
-        return f'{WORDS[kind.dimension]}, {plain}`"{kind.dimension.example}"`'
+        least = "0" if kind.minimum == 0 else amount(kind.least, kind.dimension)
+        return f'{WORDS[kind.dimension]}, {plain}`"{kind.dimension.example}"`; {least} to {kind.most}'
     if isinstance(kind, Ascending):
         return f"table by {'percentile' if kind.keys == PERCENTILES else 'quantile'}, each {value_of(kind.kind)}"
     if isinstance(kind, Many):
-        return f"array, each {value_of(kind.kind)}"
+        return f"array of at most {kind.limit:,}, each {value_of(kind.kind)}"
     if isinstance(kind, Named):
         return f"table, each {value_of(kind.kind)}" if isinstance(kind.kind, Quantity | Number) else "table"
     if isinstance(kind, Either):
@@ -268,7 +307,7 @@ def value_of(kind: Kind) -> str:
     if isinstance(kind, Table):
         return "table"
     if isinstance(kind, Tables):
-        return "array of tables"
+        return f"array of at most {kind.limit:,} tables"
     return f"{kind.expected}, `{kind.example}`" if kind.example else kind.expected
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from servelint.lineage import dotted
-from servelint.report.safe import cells, file_name, printable, width
+from servelint.place import Place
+from servelint.report.safe import cells, file_name, guarded, printable, width
 from servelint.report.show import COLORS, Style, source_text, value
 from servelint.rule import Severity
-from servelint.spec.document import Document, Place
+from servelint.spec.document import Document
 
 if TYPE_CHECKING:
     from servelint.lint import Located, Report
@@ -21,12 +22,11 @@ def render(report: Report, *, color: bool = False, verbose: bool = False, concis
     """Return the whole text of a check."""
     style = Style(color)
     lines: list[str] = []
-    documents = {result.document.name: result.document for result in report.files}
-    for found in report.findings:
+    for found, document in report.found:
         if concise:
             lines.append(_concise(found, style))
         else:
-            lines += [*_finding(found, documents[found.file], style), ""]
+            lines += [*_finding(found, document, style), ""]
     if verbose:
         lines += _lacking(report)
     for name, reason in report.unreadable:
@@ -34,7 +34,7 @@ def render(report: Report, *, color: bool = False, verbose: bool = False, concis
     for fault in report.faults:
         lines.append(style.paint("plugin fault", "31;1") + f": {printable(str(fault))}")
     lines.append(summary(report))
-    return "\n".join(lines) + "\n"
+    return guarded("\n".join(lines) + "\n", color=color)
 
 
 def _severity(found: Located) -> Severity:
@@ -44,18 +44,18 @@ def _severity(found: Located) -> Severity:
 def _concise(found: Located, style: Style) -> str:
     f, place = found.finding, found.place
     severity = _severity(found)
-    label = style.paint(f"{severity} {f.code}", COLORS[severity])
-    return f"{file_name(found.file)}:{place.line}:{place.column}: {label} {f.name}: {printable(f.message)}"
+    label = style.paint(printable(f"{severity} {f.code}"), COLORS[severity])
+    return f"{file_name(found.where)}:{place.line}:{place.column}: {label} {printable(f.name)}: {printable(f.message)}"
 
 
 def _finding(found: Located, document: Document, style: Style) -> list[str]:
     f, place = found.finding, found.place
     severity = _severity(found)
-    head = style.paint(f"{severity}[{f.code}]", f"{COLORS[severity]};1")
-    lines = [f"{head} {style.paint(f.name, '1')}: {printable(f.message)}"]
+    head = style.paint(printable(f"{severity}[{f.code}]"), f"{COLORS[severity]};1")
+    lines = [f"{head} {style.paint(printable(f.name), '1')}: {printable(f.message)}"]
     key = f" ({printable(dotted(f.path))})" if f.path else ""
-    lines.append(f"  --> {printable(found.file)}:{place.line}:{place.column}{key}")
-    if place[:2] != place[2:] or found.related:
+    lines.append(f"  --> {printable(found.where)}:{place.line}:{place.column}{key}")
+    if not place.empty or found.related:
         lines += _snippet(document, place, found.related, severity, style)
     if f.equation:
         lines.append(f"  = because: {printable(f.equation)}")
@@ -65,7 +65,7 @@ def _finding(found: Located, document: Document, style: Style) -> list[str]:
     if f.help:
         lines.append(f"  = {style.paint('fix', '32')}:     {printable(f.help)}")
     if f.confidence and f.confidence != "high":
-        lines.append(f"  = note:    confidence {f.confidence}; servelint rule {f.code} explains")
+        lines.append(f"  = note:    confidence {printable(f.confidence)}; servelint rule {printable(f.code)} explains")
     return lines
 
 
@@ -78,14 +78,18 @@ def _snippet(
 ) -> list[str]:
     marks = sorted(
         [(place, "", True), *((at, message, False) for at, message in related)],
-        key=lambda mark: (mark[0].line, not mark[2], mark[0].column),
+        key=lambda mark: (mark[0].file != place.file, mark[0].file, mark[0].line, not mark[2], mark[0].column),
     )
     digits = len(str(max(at.line for at, _, _ in marks)))
     bar = " " * (digits + 1) + "|"
     lines = [bar]
-    previous, above = 0, ""
+    previous, above, file = 0, "", place.file
     for at, message, primary in marks:
-        text, start, length = _window(document.lines.line_text(at.line), at)
+        text, start, length = _window(document.line_text(at), at)
+        if at.file != file:
+            # The other place lies in another file, which a line of its own names.
+            lines += [bar, f"{' ' * digits}--- {printable(at.file or document.name)}:{at.line}:{at.column}"]
+            previous, above, file = 0, "", at.file
         if previous and at.line > previous + 1:
             lines.append("." * min(3, digits + 1))
         if at.line != previous or text != above:
@@ -125,7 +129,7 @@ def _lacking(report: Report) -> list[str]:
     for result in report.files:
         name = file_name(result.document.name)
         for code, what in result.lacking:
-            lines.append(f"{name}: {code} not decided: it lacks {printable(what)}")
+            lines.append(f"{name}: {printable(code)} not decided: it lacks {printable(what)}")
         if result.review is not None:
             for a in result.review.assumptions:
                 shown = f"{a.value:.6g}" if isinstance(a.value, float) else str(a.value)

@@ -317,7 +317,7 @@ at = { concurrency = 128 }
             f"the objective of {duration(objective.declared_s)}; {_at_knee(review, run, point, knee, objective)}",
             equation=f"{'by the estimate, ' if stated else ''}{latency_equation(point, objective)}",
             inputs=(
-                Input("sequences at once", round(point.batch, 1), "", review.source(*run.path)),
+                Input("sequences at once", _tenths(point.batch), "", review.source(*run.path)),
                 Input("mean context", point.service.mix.mean_context, "tok", review.source("workload")),
                 *_budget(review, point),
                 *_stated(review, run, objective),
@@ -387,6 +387,11 @@ def _claimed(review: Review, mix: Mix) -> Iterator[Run]:
 def _shared(review: Review, claim: Claim) -> int:
     """Replicas that a claim is about."""
     return review.replicas if claim.per == "deployment" else 1
+
+
+def _tenths(batch: float) -> float:
+    # A slow arrival of short outputs keeps far less than one sequence; 0 would say that nothing runs.
+    return round(batch, 1) if batch >= 0.05 else float(f"{batch:.1g}")
 
 
 def _is(seconds: float) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from servelint.__main__ import main
 from servelint.manager import Plugins
-from servelint.report.rule_docs import as_object, markdown, plain, sections
+from servelint.report.rule_docs import as_object, markdown, missing, plain, sections
 from servelint.report.rule_pages import FAMILIES, index, pages
 from servelint.report.rule_pages import main as write_pages
 from servelint.report.show import Style
@@ -121,6 +124,81 @@ def test_writing_removes_pages_of_rules_that_are_gone(tmp_path: Path, capsys: py
     assert (tmp_path / "LINT001.md").exists()
     assert write_pages([]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+SPEC = 'servelint = 1\n[hardware]\naccelerator = "nvidia/l4"\n[model]\nid = "meta-llama/Llama-3.1-8B"\n'
+
+
+def without_docstrings(*arguments: str, folder: Path, optimize: str = "2") -> subprocess.CompletedProcess[str]:
+    """Run Python with -OO, or with another level."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONOPTIMIZE": optimize, "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", [("rule", "SLO001"), ("rule", "--all"), ("catalog", "rules", "SLO001")])
+def test_a_page_says_that_python_runs_without_docstrings(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = without_docstrings("servelint", *arguments, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Python runs without docstrings (-OO or PYTHONOPTIMIZE=2)" in done.stdout
+    assert "SLO001 throughput-past-slo: warning" in done.stdout
+
+
+def test_no_page_is_written_without_docstrings(tmp_path: Path) -> None:
+    (tmp_path / "OLD001.md").write_text("kept")
+    done = without_docstrings("servelint.report.rule_pages", ".", folder=tmp_path)
+    assert done.returncode == 2
+    assert "without docstrings" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["OLD001.md"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "a.toml", "--verbose"),
+        ("check", "a.toml", "--format", "json"),
+        ("cost", "a.toml"),
+        ("cost", "a.toml", "--graph", "mermaid"),
+        ("explain", "a.toml", "memory_budget"),
+        ("catalog", "hardware"),
+        ("catalog", "models", "meta-llama/Llama-3.1-8B"),
+        ("catalog", "engines"),
+        ("model", "meta-llama/Llama-3.1-8B"),
+    ],
+)
+def test_every_other_command_is_the_same_without_docstrings(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(SPEC)
+    usual = without_docstrings("servelint", *arguments, folder=tmp_path, optimize="0")
+    stripped = without_docstrings("servelint", *arguments, folder=tmp_path)
+    assert usual.stdout
+    assert (stripped.returncode, stripped.stdout, stripped.stderr) == (usual.returncode, usual.stdout, usual.stderr)
+
+
+def test_sarif_and_policies_do_without_docstrings(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(SPEC)
+    log = json.loads(without_docstrings("servelint", "check", "a.toml", "--format", "sarif", folder=tmp_path).stdout)
+    for rule in log["runs"][0]["tool"]["driver"]["rules"]:
+        assert rule["shortDescription"]["text"] == rule["name"] == rule["help"]["text"]
+    policies = without_docstrings("servelint", "catalog", "policies", folder=tmp_path)
+    assert policies.returncode == 0
+    assert "policy.batching" in policies.stdout
+
+
+def test_a_rule_without_documentation_says_so() -> None:
+    class Silent(Example):
+        __doc__ = None
+
+    assert missing(Example) == ""
+    assert missing(Silent) == "The rule has no documentation."
+    assert "The rule has no documentation." in plain(Silent, Style(False))
+    assert "The rule has no documentation." in markdown(Silent)
+    assert as_object(Silent, None)["summary"] == "The rule has no documentation."
 
 
 def test_the_command(plugins: Plugins, capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,7 +191,7 @@ def test_rules_of_others_are_extensions(third_party: Plugins) -> None:
 def test_no_text_becomes_a_link(third_party: Plugins) -> None:
     run = run_of(lint([("a.toml", "servelint = 1\n")], third_party, Config(select=("ACME",)), Path()))
     text = run["results"][0]["message"]["text"]
-    assert text == ("see \\[here](http://evil) \\x1b[2J a[0] (b)\n\nSee [a \\] b \\[ \\\\](1).")
+    assert text == ("see \\[here\\](http://evil) \\\\x1b\\[2J a\\[0\\] (b)\n\nSee [a \\] b \\[ \\\\](1).")
 
 
 def test_faults_and_unreadable_files_are_notifications(checked: Any) -> None:

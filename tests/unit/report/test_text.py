@@ -9,10 +9,10 @@ import pytest
 
 from servelint.lint import Located, Report
 from servelint.manager import PluginFault, Provider
+from servelint.place import Place
 from servelint.report.safe import width
 from servelint.report.text import render
 from servelint.rule import Finding, Severity
-from servelint.spec.document import Place
 
 
 def snippet(report: Report) -> list[str]:
