@@ -18,7 +18,7 @@ from servelint.errors import CatalogueError
 from servelint.hardware import Accelerator, Conflict, Link
 from servelint.suggest import did_you_mean
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "fp6", "int8", "fp4", "int4")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "fp8_acc16", "fp6", "int8", "fp4", "int4")
 PATTERNS = ("switched", "mesh", "torus", "pair")
 
 _TOP: Mapping[str, type] = {
@@ -47,6 +47,34 @@ _TABLES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     },
 }  # fmt: skip
 
+BYTES = (1, 1e18)
+RATE = (1, 1e18)
+FLOPS = (1, 1e21)
+FRACTION = (0.001, 1)
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "dies_per_device": (1, 1024),
+    "memory.published_bytes": BYTES, "memory.driver_total_bytes": BYTES, "memory.runtime_visible_bytes": BYTES,
+    "memory.bandwidth_bytes_per_s": RATE,
+    "link.aggregate_bytes_per_s": RATE, "link.per_direction_bytes_per_s": RATE, "link.peer_bytes_per_s": RATE,
+    "link.domain": (1, 100_000),
+    "pcie.generation": (1, 6), "pcie.lanes": (1, 32),
+    "power.tdp_w": (0.001, 1e6),
+    "die.l2_bytes": (0, 1e12), "die.sram_per_sm_bytes": (1, 1e12), "die.sms": (1, 1e6),
+    "efficiency.memory": FRACTION, "efficiency.compute": FRACTION, "efficiency.link": FRACTION,
+    "efficiency.launch_s": (0, 1),
+}  # fmt: skip
+"""The least and the largest value of each number, by table and key: no device is beyond, and no formula that
+divides by one of them over- or underflows."""
+
+
+class DatasheetError(CatalogueError):
+    """A datasheet that cannot be read; ``path`` leads to the key within it, as far as one is at fault."""
+
+    def __init__(self, message: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
 
 class _Reader:
     """Checked access to one datasheet; every failure names the place."""
@@ -54,33 +82,40 @@ class _Reader:
     def __init__(self, data: Mapping[str, Any], where: str, require_sources: bool) -> None:
         self.data, self.where, self.require_sources = data, where, require_sources
 
-    def fail(self, message: str) -> CatalogueError:
-        return CatalogueError(f"{self.where}: {message}")
+    def fail(self, message: str, *path: str) -> DatasheetError:
+        return DatasheetError(f"{self.where}: {message}", path)
 
     def check(self) -> None:
-        self._check_table(self.data, _TOP, "the datasheet")
+        self._check_table(self.data, _TOP)
         for name, keys in _TABLES.items():
             table = self.data.get(name)
             if table is None:
                 continue
-            self._check_table(table, {**keys, "sources": list}, f"[{name}]")
+            self._check_table(table, {**keys, "sources": list}, name)
             sources = table.get("sources") or []
             if self.require_sources and not sources:
-                raise self.fail(f"[{name}] has figures but no sources")
+                raise self.fail(f"[{name}] has figures but no sources", name)
 
-    def _check_table(self, table: Any, keys: Mapping[str, Any], what: str) -> None:
+    def _check_table(self, table: Any, keys: Mapping[str, Any], *path: str) -> None:
+        what = f"[{path[0]}]" if path else "the datasheet"
         if not isinstance(table, Mapping):
-            raise self.fail(f"{what} is not a table")
+            raise self.fail(f"{what} is not a table", *path)
         for key, value in table.items():
+            at = (*path, key)
             if key not in keys:
-                raise self.fail(f"{what} has the unknown key {key!r}{did_you_mean(key, keys)}")
+                raise self.fail(f"{what} has the unknown key {key!r:.80}{did_you_mean(key, keys)}", *at)
             expected = keys[key]
             if isinstance(value, bool) and expected is not bool:
-                raise self.fail(f"{what}: {key} is true or false, expected a value")
+                raise self.fail(f"{what}: {key} is true or false, expected a value", *at)
             if not isinstance(value, expected):
-                raise self.fail(f"{what}: {key} is {value!r:.60}, of the wrong type")
-            if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < 1e24:
-                raise self.fail(f"{what}: {key} is {value!r:.60}, expected a finite number of at least 0")
+                raise self.fail(f"{what}: {key} is {value!r:.60}, of the wrong type", *at)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self.check_limits(value, f"{what}: {key}", LIMITS[".".join(at)], *at)
+
+    def check_limits(self, value: float, what: str, limits: tuple[float, float], *path: str) -> None:
+        low, high = limits
+        if not low <= value <= high:
+            raise self.fail(f"{what} is {value!r:.60}, expected a number from {low:,g} to {high:,g}", *path)
 
     def table(self, name: str) -> Mapping[str, Any]:
         table: Mapping[str, Any] = self.data.get(name) or {}
@@ -88,20 +123,21 @@ class _Reader:
 
     def need(self, table: str, key: str) -> Any:
         value = self.table(table).get(key) if table else self.data.get(key)
-        if value is None or value == 0:
+        if value is None:
             place = f"{table}.{key}" if table else key
-            raise self.fail(f"the figure {place} is missing")
+            raise self.fail(f"the figure {place} is missing", *([table] if table in self.data else []))
         return value
 
     def flops(self, key: str) -> dict[str, float]:
         rates = self.table("compute").get(key) or {}
         for precision, rate in rates.items():
+            what, at = f"compute.{key}.{precision}", ("compute", key, precision)
             if precision not in PRECISIONS:
-                raise self.fail(
-                    f"compute.{key} has the unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}"
-                )
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e24:
-                raise self.fail(f"compute.{key}.{precision} is {rate!r:.60}, expected FLOP/s above 0")
+                hint = did_you_mean(precision, PRECISIONS)
+                raise self.fail(f"compute.{key} has the unknown precision {precision!r:.80}{hint}", *at)
+            if isinstance(rate, bool) or not isinstance(rate, int | float):
+                raise self.fail(f"{what} is {rate!r:.60}, expected a rate in FLOP/s", *at)
+            self.check_limits(rate, what, FLOPS, *at)
         return dict(rates)
 
     def texts(self, values: Any, what: str) -> tuple[str, ...]:
@@ -113,8 +149,8 @@ class _Reader:
 def read_datasheet(data: Mapping[str, Any], where: str, *, require_sources: bool = True) -> Accelerator:
     """Return the accelerator that a parsed datasheet describes.
 
-    Raises CatalogueError, naming ``where`` and the key, for unknown keys, wrong types, missing figures and,
-    with ``require_sources``, tables without sources.
+    Raises DatasheetError, naming ``where`` and the key, for unknown keys, wrong types, numbers beyond `LIMITS`,
+    missing figures and, with ``require_sources``, tables without sources.
     """
     reader = _Reader(data, where, require_sources)
     reader.check()
@@ -123,9 +159,6 @@ def read_datasheet(data: Mapping[str, Any], where: str, *, require_sources: bool
     identity = data.get("id") or where
     fractions = ("memory", "compute", "link", "launch_s")
     measured: dict[str, float] = {name: float(efficiency[name]) for name in fractions if name in efficiency}
-    for name in ("memory", "compute", "link"):
-        if name in measured and not 0 < measured[name] <= 1:
-            raise reader.fail(f"efficiency.{name} is {measured[name]}, expected a fraction above 0 and at most 1")
     return Accelerator(
         id=identity,
         name=data.get("name") or identity,
@@ -167,7 +200,8 @@ def read_datasheet(data: Mapping[str, Any], where: str, *, require_sources: bool
 def _link(reader: _Reader, table: Mapping[str, Any]) -> Link | None:
     pattern = table.get("pattern", "switched")
     if pattern not in PATTERNS:
-        raise reader.fail(f"link.pattern is {pattern!r:.60}, expected one of {', '.join(PATTERNS)}")
+        expected = f"expected one of {', '.join(PATTERNS)}"
+        raise reader.fail(f"link.pattern is {pattern!r:.60}, {expected}", "link", "pattern")
     aggregate = table.get("aggregate_bytes_per_s")
     one_way = table.get("per_direction_bytes_per_s")
     if not one_way:
@@ -188,8 +222,13 @@ def _link(reader: _Reader, table: Mapping[str, Any]) -> Link | None:
 
 def _conflict(reader: _Reader, table: Any) -> Conflict:
     if not isinstance(table, Mapping) or not isinstance(table.get("field"), str):
-        raise reader.fail("an entry of conflicts has no field")
-    return Conflict(table["field"], table.get("value", ""), str(table.get("source", "")), str(table.get("note", "")))
+        raise reader.fail("an entry of conflicts has no field", "conflicts")
+    value = table.get("value", "")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise reader.fail(f"conflicts: value is {value!r:.60}, expected a number or text", "conflicts")
+    if not isinstance(value, str):
+        reader.check_limits(value, "conflicts: value", (0, FLOPS[1]), "conflicts")
+    return Conflict(table["field"], value, str(table.get("source", "")), str(table.get("note", "")))
 
 
 def datasheets(folder: Path) -> Iterator[Entry[Accelerator]]:

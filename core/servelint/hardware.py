@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from servelint.errors import UnpricedError
 from servelint.lineage import KeyPath, Source
@@ -76,7 +76,7 @@ class Conflict(Value):
     """Two published figures for one field: the one used is in the datasheet, the other stands here."""
 
     field: str
-    value: float
+    value: float | str
     source: str
     note: str = ""
 
@@ -162,9 +162,9 @@ class Accelerator(Value):
         raise UnpricedError(message, ("hardware", "accelerator"))
 
     def peak(self, precision: str) -> float:
-        """Return the dense FLOP/s that no kernel beats: fp16 may accumulate in fp16 where that is faster."""
+        """Return the dense FLOP/s that no kernel beats: fp16 and fp8 may accumulate in fp16 where that is faster."""
         name, flops = self.rate(precision)
-        return max(flops, self.dense_flops.get("fp16_acc16", 0.0)) if name == "fp16" else flops
+        return max(flops, self.dense_flops.get(f"{name}_acc16", 0.0))
 
     @property
     def usable_source(self) -> Source:
@@ -188,6 +188,7 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "fp8": ("bf16", "fp16", "tf32", "fp32"),
     "int4": ("int8", "bf16", "fp16", "tf32", "fp32"),
     "int8": ("bf16", "fp16", "tf32", "fp32"),
+    "fp8_acc16": ("fp8", "bf16", "fp16", "tf32", "fp32"),
     "fp16_acc16": ("fp16", "bf16", "tf32", "fp32"),
     "fp16": ("bf16", "tf32", "fp32"),
     "bf16": ("fp16", "tf32", "fp32"),
@@ -255,3 +256,77 @@ class Topology(Value):
     def slowest(self, group: int, stride: int = 1) -> Hop | None:
         """Return the slowest tier that the group crosses, None for a group of one."""
         return min(self.hops(group, stride), key=lambda hop: hop.bytes_per_s, default=None)
+
+
+class Instance(NamedTuple):
+    """One instance type of a cloud: a node, its devices, and what joins it to others. Whole devices only.
+
+    ``accelerator`` is an id of the catalogue and ``devices`` how many a node has. ``network_bytes_per_s`` is
+    what the node sends at most, in one direction, decimal; devices share it evenly. ``rdma`` says whether
+    devices reach the network without the host's CPU, and ``link`` what joins the devices of a node.
+    ``link_domain`` is how many devices the scale-up link reaches where that are fewer than the part's datasheet
+    has: a node with part of the board. None is a figure without a source: ``gaps`` says which. ``conflicts`` are
+    published figures other than those used, and ``sources`` maps a field to the documents that have it.
+    """
+
+    id: str
+    accelerator: str
+    devices: int
+    link: str = ""
+    network_bytes_per_s: float | None = None
+    rdma: bool | None = None
+    host_memory_bytes: int | None = None
+    aliases: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    gaps: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, tuple[str, ...]] = {}
+    link_domain: int | None = None
+
+    @property
+    def network_bytes_per_s_per_device(self) -> float | None:
+        """Bytes/s in one direction that each device has when all of them send."""
+        return None if self.network_bytes_per_s is None else self.network_bytes_per_s / self.devices
+
+    def reached(self, accelerator: Accelerator) -> Accelerator:
+        """The node's part, its link no longer than ``link_domain``."""
+        link, reach = accelerator.link, self.link_domain
+        if link is None or reach is None or reach >= link.domain:
+            return accelerator
+        return evolve(accelerator, link=evolve(link, domain=reach) if reach > 1 else None)
+
+    def source(self, name: str) -> Source:
+        """The instance type as the source of one of its figures."""
+        return Source("datasheet", self.id, name)
+
+
+class LabelMatch(NamedTuple):
+    """What a label of a manifest says of the hardware.
+
+    ``accelerators`` are ids: one where the value names one part, several where it names a family (``note`` then
+    says what is open), none where it names a slice or share of a device, or one that has no datasheet.
+    ``devices`` is their number where the value states it, ``instance`` the type of instance that it names.
+    """
+
+    accelerators: tuple[str, ...]
+    devices: int | None = None
+    note: str = ""
+    source: str = ""
+    instance: str | None = None
+
+    @property
+    def accelerator(self) -> str | None:
+        """The one part that the value names, None where it names several or none."""
+        return self.accelerators[0] if len(self.accelerators) == 1 else None
+
+
+class Labels(NamedTuple):
+    """A label or key of manifests that names hardware, and the function that reads its values.
+
+    ``match`` returns None for a value that it does not know. Without it the values are instance types, of the
+    one ``cloud`` where one is given.
+    """
+
+    key: str
+    match: Callable[[str], LabelMatch | None] | None = None
+    cloud: str = ""

@@ -9,32 +9,45 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve
 
 from servelint.architecture import Architecture
 from servelint.composition import Assumption, Composition, Setup, Unresolved, build_topology, resolve_formats
 from servelint.cost import Pricer
-from servelint.datasheet import read_datasheet
+from servelint.datasheet import DatasheetError, read_datasheet
 from servelint.descriptors import Engine
 from servelint.distribution import Lengths
 from servelint.errors import CatalogueError, InfeasibleError, PluginError, UnpricedError
 from servelint.files import read_project_file
-from servelint.hardware import Accelerator
+from servelint.hardware import Accelerator, Instance
 from servelint.lineage import Input, KeyPath, Source
 from servelint.manager import Catalogue, Plugins
 from servelint.memory import MemoryLedger
 from servelint.scheduler import Scheduler
 from servelint.service import Figure, Mix, Objective, Point, Service
 from servelint.spec.document import Document
-from servelint.spec.model import Claim, Deployment, PrefixHit, Workload
+from servelint.spec.model import Claim, Deployment, Hardware, PrefixHit, Workload
 from servelint.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from servelint.evidence import Measurement
+    from servelint.measured import Evidence
 
 T = TypeVar("T")
 
 DEFAULT_ENGINE = "generic"
 LATENCIES = ("ttft", "itl", "tpot", "e2e")
+
+TRACE_BYTES = 8_000_000
+"""The largest trace that is read."""
+
+ALL_TRACES_BYTES = 16_000_000
+"""What the traces of one spec may have together: each growth scenario can have its own."""
+
+CONFIG_BYTES = 5_000_000
+"""The largest model config that is read."""
 
 
 class Review:
@@ -47,7 +60,11 @@ class Review:
         self.unresolved: list[Unresolved] = []
         self.infeasible: InfeasibleError | None = None
         self._topology_assumptions: list[Assumption] = []
+        self._instance_assumptions: list[Assumption] = []
         self._services: dict[tuple[Mix, Figure], Service] = {}
+        self._traces: dict[tuple[str, str | None], Mix | ValueError | None] = {}
+        self._trace_bytes = 0
+        self._evidence: dict[str, tuple[Measurement, ...] | None] = {}
 
     @property
     def deployment(self) -> Deployment:
@@ -77,17 +94,44 @@ class Review:
         if hardware.datasheet is not None:
             try:
                 return read_datasheet(hardware.datasheet, "hardware.datasheet", require_sources=False)
-            except CatalogueError as error:
-                self.unresolved.append(Unresolved(("hardware", "datasheet"), str(error)))
+            except DatasheetError as error:
+                self.unresolved.append(Unresolved(("hardware", "datasheet", *error.path), str(error)))
                 return None
-        if hardware.accelerator is None:
-            if hardware.instance is not None:
-                message = (
-                    f"no plugin provides the instance type {hardware.instance!r}; name the accelerator and devices"
-                )
-                self.unresolved.append(Unresolved(("hardware", "instance"), message))
+        instance = self.instance
+        if hardware.accelerator is not None:
+            found = self._resolved(("hardware", "accelerator"), self.plugins.accelerators, hardware.accelerator)
+        elif instance is not None:
+            found = self._resolved(("hardware", "instance"), self.plugins.accelerators, instance.accelerator)
+        else:
             return None
-        return self._resolved(("hardware", "accelerator"), self.plugins.accelerators, hardware.accelerator)
+        return found if found is None or instance is None else instance.reached(found)
+
+    @cached_property
+    def instance(self) -> Instance | None:
+        """The instance type that the spec names, None without one that resolves.
+
+        Beside an accelerator or a datasheet, a name that no plugin provides says nothing and is no error: it may
+        be one of a cluster of one's own.
+        """
+        hardware = self.deployment.hardware
+        name = hardware.instance
+        if name is None:
+            return None
+        named = hardware.accelerator is not None or hardware.datasheet is not None
+        if named and self.plugins.instances.resolve(name) is None:
+            return None
+        return self._resolved(("hardware", "instance"), self.plugins.instances, name)
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """``[hardware]`` as the spec has it, and from its instance type what it leaves out."""
+        if self.instance is None:
+            return self.deployment.hardware
+        from servelint.instances import filled
+
+        devices = None if self._needed else self.devices
+        hardware, self._instance_assumptions = filled(self.deployment.hardware, self.instance, devices)
+        return hardware
 
     @cached_property
     def architecture(self) -> Architecture | None:
@@ -123,7 +167,7 @@ class Review:
 
         path = ("model", "config")
         try:
-            text = read_project_file(self.root, Path(self.document.name).parent, name, 5_000_000)
+            text = read_project_file(self.root, Path(self.document.name).parent, name, CONFIG_BYTES)
             config = json.loads(text)
             if not isinstance(config, dict):
                 raise ValueError("it is not a JSON object")
@@ -158,20 +202,36 @@ class Review:
         engine = self.deployment.engine
         if engine.version is not None or engine.image is None:
             return engine.version
+        named = self.engine.release_images if self.engine is not None else ()
+        repository = engine.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+        if named and not any(
+            part in f"{engine.image.partition('@')[0].rpartition('/')[0]}/{repository}" for part in named
+        ):
+            # The tag of another project's image is no release of the engine.
+            return None
         tag = engine.image.partition("@")[0].rpartition("/")[2].partition(":")[2].removeprefix("v")
         return tag if tag[:1].isdigit() else None
 
     @cached_property
     def devices(self) -> int:
-        """Devices of a replica: declared, else what the policies need, else one."""
-        if self.deployment.hardware.devices is not None:
-            return self.deployment.hardware.devices
-        needed = [
-            self.plugins.devices_of(policy, self.deployment.policies[policy.name]) or 1
-            for policy in self.plugins.policies
-            if policy.name in self.deployment.policies
-        ]
-        return max(needed, default=1)
+        """Devices of a replica: declared, else what the policies need, else those of the instances, else one."""
+        hardware = self.deployment.hardware
+        if hardware.devices is not None or self._needed:
+            return hardware.devices or self._needed
+        return self.instance.devices * (hardware.nodes or 1) if self.instance is not None else 1
+
+    @cached_property
+    def _needed(self) -> int:
+        """Devices that the policies need; 0 when none says."""
+        needed = [0]
+        for policy in self.plugins.active:
+            if policy.name in self.deployment.policies:
+                try:
+                    needed.append(self.plugins.devices_of(policy, self.deployment.policies[policy.name]) or 0)
+                except PluginError:
+                    # Recorded as the plugin's fault; the composition does without what failed, or is not made.
+                    continue
+        return max(needed)
 
     def _check_names(self) -> bool:
         """Resolve the names inside policy tables and claims, and say whether those of the policies exist."""
@@ -206,6 +266,8 @@ class Review:
                 self.unresolved.append(
                     Unresolved((*place, "assumes", "accelerator"), self.plugins.accelerators.unknown(assumed))
                 )
+            if claim.evidence is not None:
+                self._measured((*place, "evidence"), claim.evidence)
         return known
 
     # Composition
@@ -215,9 +277,13 @@ class Review:
         """The resolved nouns, None when one of them is missing or unknown."""
         accelerator, architecture, engine = self.accelerator, self.architecture, self.engine
         names = self._check_names()
-        if accelerator is None or architecture is None or engine is None or not names:
+        if self.instance is not None and accelerator is not None:
+            from servelint.instances import contradiction
+
+            self.infeasible = contradiction(self.deployment.hardware, self.instance, accelerator, self.devices)
+        if accelerator is None or architecture is None or engine is None or not names or self.infeasible is not None:
             return None
-        topology, assumed = build_topology(accelerator, self.deployment.hardware, self.devices)
+        topology, assumed = build_topology(accelerator, self.hardware, self.devices)
         self._topology_assumptions = assumed
         try:
             formats = resolve_formats(self.plugins, architecture)
@@ -227,7 +293,7 @@ class Review:
             return None
         return Setup(
             self.plugins,
-            self.deployment,
+            self.deployment if self.instance is None else evolve(self.deployment, hardware=self.hardware),
             architecture,
             topology,
             formats,
@@ -238,23 +304,53 @@ class Review:
     @cached_property
     def composition(self) -> Composition | None:
         """The composed replica, None when it cannot be composed (`infeasible` then says why)."""
+        return self._composed()
+
+    def _spared(self) -> bool:
+        """Tell whether a composition without the policies that failed is still that of the spec.
+
+        It is where the spec leaves them alone, and they would neither have filled in values nor asked for devices.
+        """
+        if self.document.failed:
+            return False
+        return not any(
+            p.name in self.deployment.policies or p.defaults is not None or p.devices is not None
+            for p in self.plugins.policies
+            if p.name in self.plugins.off
+        )
+
+    def _composed(self) -> Composition | None:
         setup = self.setup
-        if setup is None:
+        if setup is None or not self._spared():
             return None
+        off = self.plugins.off
         try:
             composition = Composition(setup)
             composition.memory, composition.scheduler, composition.pricer  # noqa: B018
         except PluginError:
-            # Recorded as the plugin's fault; what it composes cannot be judged.
-            return None
+            # Recorded as the plugin's fault. Another policy may fail when this one is left out, each once.
+            return None if self.plugins.off == off else self._composed()
         except UnpricedError as error:
-            place = "accelerator" if self.declared("hardware", "accelerator") else "datasheet"
-            self.infeasible = UnpricedError(str(error), ("hardware", place))
+            places = ("datasheet", "accelerator", "instance")
+            place = next((p for p in places if self.declared("hardware", p)), "accelerator")
+            path = error.path if error.path[:1] == ("policy",) else ("hardware", place)
+            self.infeasible = UnpricedError(str(error), path)
             return None
         except InfeasibleError as error:
             self.infeasible = error
             return None
         return composition
+
+    @cached_property
+    def refusals(self) -> tuple[tuple[KeyPath, str, Source], ...]:
+        """Combinations that the engine refuses at start: the key that decides, why, and where the engine says so."""
+        setup, composition = self.setup, self.composition
+        if setup is None or composition is None:
+            return ()
+        try:
+            return self.plugins.engine_refusals(setup.engine, setup.engine_version, composition.context)
+        except PluginError:
+            return ()
 
     def variant(self, **policies: Any) -> Composition | None:
         """Compose the same deployment with some policy tables replaced; None takes one out.
@@ -268,7 +364,7 @@ class Review:
         changed = {**self.deployment.policies, **policies}
         kept = {name: config for name, config in changed.items() if config is not None}
         try:
-            other = Composition(evolve(setup, deployment=evolve(self.deployment, policies=kept)))
+            other = Composition(evolve(setup, deployment=evolve(setup.deployment, policies=kept)))
             other.memory, other.scheduler, other.pricer  # noqa: B018
         except (InfeasibleError, PluginError):
             return None
@@ -303,7 +399,7 @@ class Review:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Every value that the spec does not set."""
-        own: list[Assumption] = list(self._topology_assumptions)
+        own: list[Assumption] = [*self._instance_assumptions, *self._topology_assumptions]
         if not self.declared("engine", "name"):
             own.append(
                 Assumption(
@@ -407,22 +503,38 @@ class Review:
             message = f"no plugin provides the trace format {wanted!r}{hint}"
             self.unresolved.append(Unresolved((*at, "format"), message))
             return None
+        key = (file, wanted.lower() if wanted else None)
+        if key not in self._traces:
+            try:
+                self._traces[key] = self._read_trace(*key)
+            except PluginError:
+                self._traces[key] = None
+            except ValueError as error:
+                self._traces[key] = error
+        found = self._traces[key]
+        if isinstance(found, ValueError):
+            self.unresolved.append(Unresolved(at, f"the trace {file!r} cannot be used: {found}"))
+            return None
+        return found
+
+    def _read_trace(self, file: str, wanted: str | None) -> Mix:
+        """Read a trace file; a ValueError says why it cannot be used."""
+        formats = self.plugins.trace_formats
         suffix = Path(file).suffix.lower()
-        chosen = formats[wanted.lower()] if wanted else next(
+        chosen = formats[wanted] if wanted else next(
             (f for _, f in sorted(formats.items()) if suffix in f.extensions), None
         )  # fmt: skip
-        try:
-            if chosen is None:
-                raise ValueError(f"its format is not declared and {suffix or 'no ending'} tells none")
-            text = read_project_file(self.root, Path(self.document.name).parent, file, 8_000_000)
-            rows = self.plugins.read_trace(chosen.name, text.splitlines())
-            if not rows:
-                raise ValueError("it has no requests")
-        except PluginError:
-            return None
-        except ValueError as error:
-            self.unresolved.append(Unresolved(at, f"the trace {file!r} cannot be used: {error}"))
-            return None
+        if chosen is None:
+            raise ValueError(f"its format is not declared and {suffix or 'no ending'} tells none")
+        if self._trace_bytes < ALL_TRACES_BYTES:
+            text = read_project_file(self.root, Path(self.document.name).parent, file, TRACE_BYTES)
+            self._trace_bytes += len(text)
+        if self._trace_bytes >= ALL_TRACES_BYTES:
+            raise ValueError(f"with it the traces of this spec have over {ALL_TRACES_BYTES:,} bytes, the limit")
+        # Only these end a line of a file, and so count in messages.
+        rows = self.plugins.read_trace(chosen.name, text.split("\n"))
+        if not rows:
+            raise ValueError("it has no requests")
         prompts, outputs = [r.prompt_tokens for r in rows], [r.output_tokens for r in rows]
         total = Lengths.empirical([p + o for p, o in zip(prompts, outputs, strict=True)])
         return Mix("trace", Lengths.empirical(prompts), Lengths.empirical(outputs), total=total)
@@ -511,3 +623,36 @@ class Review:
     def claims(self) -> tuple[tuple[KeyPath, Claim], ...]:
         """Claims with their places."""
         return tuple((("claim", i), claim) for i, claim in enumerate(self.deployment.claims))
+
+    def evidence(self, path: KeyPath, claim: Claim) -> Evidence | None:
+        """What the file behind a claim says; None without one, or where no reader knows it (or it cannot be read)."""
+        if claim.evidence is None:
+            return None
+        runs = self._measured((*path, "evidence"), claim.evidence)
+        if not runs:
+            return None
+        from servelint.measured import bind
+
+        return bind(claim, claim.evidence, runs)
+
+    def measured(self, path: KeyPath, file: str) -> tuple[Measurement, ...]:
+        """The runs of a result file that a key of the spec names; none where it cannot be read, or is of no known kind.
+
+        One that cannot be read is among ``unresolved``.
+        """
+        return self._measured(path, file) or ()
+
+    def _measured(self, path: KeyPath, file: str) -> tuple[Measurement, ...] | None:
+        from servelint.measured import UnknownKindError, is_file, runs_of
+
+        if file not in self._evidence:
+            self._evidence[file] = None
+            if not is_file(file):
+                return None
+            try:
+                self._evidence[file] = runs_of(file, self.plugins, self.root, Path(self.document.name).parent)
+            except UnknownKindError:
+                return None
+            except ValueError as error:
+                self.unresolved.append(Unresolved(path, f"the evidence {file!r} cannot be used: {error}"))
+        return self._evidence[file]

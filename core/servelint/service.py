@@ -315,7 +315,7 @@ class Point:
         if own <= 0 or not self.service.scheduler.lockstep:
             return full, rest, crowd
         # Ranks that step together all wait when any of them prefills.
-        union = 1 - (1 - own) ** self.service.scheduler.ranks
+        union = _any_of(own, self.service.scheduler.ranks)
         return full / own * union, rest / own * union, crowd
 
     @cached_property
@@ -335,7 +335,7 @@ class Point:
         own = sum(self._rank_shares[:2])
         if not self.service.scheduler.lockstep or own <= 0:
             return float(ranks)
-        return max(1.0, ranks * own / (1 - (1 - own) ** ranks))
+        return max(1.0, ranks * own / _any_of(own, ranks))
 
     @property
     def mixed_share(self) -> float:
@@ -468,7 +468,7 @@ class Point:
         if percentile == "mean" or share in (0.0, 1.0):
             return share
         steps = max(self.service.mix.output.mean / self._yield, 1.0)
-        spread = _normal_quantile(percentile_share(percentile)) * math.sqrt(share * (1 - share) / steps)
+        spread = _normal_quantile(percentile_share(percentile)) * math.sqrt(max(share * (1 - share), 0.0) / steps)
         return min(max(share + spread, 0.0), 1.0)
 
     # The way to the first token
@@ -589,7 +589,7 @@ class Point:
             return 1.0, math.inf
         chance = busy ** (math.sqrt(2.0 * (slots + 1)) - 1.0)
         spread = mix.arrival_cv**2 + mix.output.second_moment / mix.output.mean**2 - 1.0
-        return chance, chance * self._held_s * spread / (2.0 * slots * (1.0 - busy))
+        return chance, chance * self._held_s * max(spread, 0.0) / (2.0 * slots * (1.0 - busy))
 
     @cached_property
     def wait(self) -> tuple[float, float]:
@@ -863,6 +863,11 @@ def _beyond(t: float, low: float, high: float, busy: float, scale: float) -> flo
     if end > low:
         wait = scale / (end - low) * (wait - math.exp((low - t) / scale))
     return later + (1 - later) * busy * wait
+
+
+def _any_of(chance: float, count: int) -> float:
+    """Chance that any of so many independent events happens; of tiny chances their sum, where 1 - (1 - p)^n is 0."""
+    return 1.0 if chance >= 1.0 else -math.expm1(count * math.log1p(-chance))
 
 
 def _normal_quantile(p: float) -> float:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from servelint.lineage import KeyPath
+from servelint.place import Place
 from servelint.rule import Case, Finding, Rule, Severity
-from servelint.spec.document import Document, Place
+from servelint.spec.document import Document
 from servelint.spec.spans import Span
 from servelint.suggest import did_you_mean
 
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from servelint.manager import Plugins
 
 MOST_HINTS = 20
+MOST_NAMES = 10
+LONGEST_NAME = 80
 DEEPEST = 20
 """No finding is at a longer key path than this; a file may have keys of any length."""
 
 # Compiled at the first comment that needs them: most specs have none.
 _OURS = r"#\s*servelint:"
-_COMMENT = r"#\s*servelint:\s*ignore(-file)?\s*\[([^\]\n]*)\]\s*(.*?)\s*(?:#\s*expect.*)?$"
+_COMMENT = r"#\s*servelint:\s*ignore(-file)?\s*\[([^\]\n]*)\]"
+_EXPECTATION = r"#\s*expect"
+
+_BLANK_LETTERS = "\u115f\u1160\u3164\uffa0"
+"""Letters to Unicode that show nothing: fillers of Hangul."""
 
 
 class Suppression:
@@ -52,13 +59,15 @@ class Suppressions:
         self._files: dict[str, Suppression] = {}
         self._lines: dict[tuple[str, int], Suppression] = {}
         self._paths: dict[tuple[str, KeyPath], Suppression] = {}
+        self._named_at = document.place(("engine", "args_from")).line if document.texts else 0
         if "servelint:" in document.text and document.syntax_place is None:
             self._collect(document)
 
     def _collect(self, document: Document) -> None:
         lines = document.lines
         paths: dict[int, KeyPath] | None = None
-        for comment in document.spans.comments:
+        below: list[int] | None = None
+        for comment in document.comments:
             if re.match(_OURS, comment.text) is None:
                 continue
             match = re.match(_COMMENT, comment.text)
@@ -66,7 +75,7 @@ class Suppressions:
                 self.comments.append(Suppression(comment.span))
                 continue
             codes = tuple(dict.fromkeys(c.strip() for c in match[2].split(",") if c.strip()))
-            made = Suppression(comment.span, codes, match[3])
+            made = Suppression(comment.span, codes, _reason(comment.text[match.end() :]))
             self.comments.append(made)
             if match[1]:
                 for code in codes:
@@ -74,7 +83,8 @@ class Suppressions:
                 continue
             line, column = lines.position(comment.span.start)
             if not lines.line_text(line)[: column - 1].strip():
-                line = _next_line(document, line)
+                below = _next_lines(document) if below is None else below
+                line = below[line]
                 paths = _paths_by_line(document) if paths is None else paths
                 for code in codes if line in paths else ():
                     self._paths.setdefault((code, paths[line]), made)
@@ -85,7 +95,12 @@ class Suppressions:
         """Return the comment that silences a finding at a place, and note that it is of use; None if none does."""
         for name in (finding.code, finding.name) if self.comments else ():
             # A comment beside a value of several lines stands where it starts or where it ends.
-            found = self._lines.get((name, place.line)) or self._lines.get((name, place.end_line))
+            found = None
+            if not place.file:
+                found = self._lines.get((name, place.line)) or self._lines.get((name, place.end_line))
+            else:
+                # What a launch file sets is silenced in the spec, where it names that file.
+                found = self._paths.get((name, ("engine", "args_from"))) or self._lines.get((name, self._named_at))
             for length in range(len(finding.path), 0, -1):
                 found = found or self._paths.get((name, finding.path[:length]))
             found = found or self._files.get(name)
@@ -95,12 +110,21 @@ class Suppressions:
         return None
 
 
-def _next_line(document: Document, line: int) -> int:
-    """The line that a comment of its own line is about: the next that is no comment."""
+def _reason(text: str) -> str:
+    """The words after the bracket; empty when there is none that a reader can see."""
+    expected = re.search(_EXPECTATION, text)
+    text = text[: expected.start() if expected else None].strip()
+    return text if any(c.isalnum() and c not in _BLANK_LETTERS for c in text) else ""
+
+
+def _next_lines(document: Document) -> list[int]:
+    """For each line, by its number, the one that a comment on it is about: the next that is no comment."""
     lines = document.lines
-    below = line + 1
-    while below <= len(lines) and lines.line_text(below).lstrip().startswith("#"):
-        below += 1
+    count = len(lines)
+    below = [count + 1] * (count + 1)
+    for line in range(count, 1, -1):
+        comment = lines.line_text(line).lstrip().startswith("#")
+        below[line - 1] = below[line] if comment else line
     return below
 
 
@@ -152,14 +176,21 @@ def verdicts(comments: Iterable[Suppression], known: Collection[str], ran: Colle
             # A suggestion takes time, and a file can have any number of comments.
             hint = did_you_mean(unknown[0], known) if hints < MOST_HINTS else ""
             hints += 1
-            message = f"the comment ignores {', '.join(unknown)}, which no rule is called{hint}"
+            message = f"the comment ignores {_listed(unknown)}, which no rule is called{hint}"
             yield Verdict(comment, UnknownSuppression, message)
         elif unused:
             what = "the comment" if len(unused) == len(comment.codes) else "the name"
-            message = f"nothing here is reported by {', '.join(unused)}: {what} can go"
+            message = f"nothing here is reported by {_listed(unused)}: {what} can go"
             yield Verdict(comment, UnusedSuppression, message)
         elif not comment.reason:
-            yield Verdict(comment, SuppressionWithoutReason, "the comment gives no reason: write one after the bracket")
+            message = "the comment gives no reason: write one in words after the bracket"
+            yield Verdict(comment, SuppressionWithoutReason, message)
+
+
+def _listed(names: list[str]) -> str:
+    """The first names, as much of each as a reader needs to find it: a comment can have any number of any length."""
+    first = ", ".join(name[:LONGEST_NAME] for name in names[:MOST_NAMES])
+    return first if len(names) <= MOST_NAMES else f"{first} and {len(names) - MOST_NAMES:,} more"
 
 
 class _CommentRule(Rule):
@@ -313,7 +344,8 @@ class SuppressionWithoutReason(_CommentRule):
 
     What it checks
     --------------
-    Every suppression comment that is in use has words after its bracket.
+    Every suppression comment that is in use has words after its bracket: letters or digits, not only marks or
+    characters that cannot be seen.
 
     Why it is bad
     -------------

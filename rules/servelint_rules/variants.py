@@ -66,7 +66,7 @@ def replicas_for(service: Service, total: float, objectives: tuple[Objective, ..
     knee = service.knee(objectives)
     if knee is None or knee.rate <= 0:
         return None
-    needed = math.ceil(total / (knee.rate * service.decode_replicas) - 1e-9)
+    needed = max(math.ceil(total / (knee.rate * service.decode_replicas) - 1e-9), 1)
     # An operating point is found to a fraction of a percent, which may be just the other side of an objective.
     for number in (needed, needed + 1):
         point = service.at_rate(total / number)

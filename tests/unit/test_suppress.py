@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,38 @@ def test_findings_about_comments_take_severity_and_suppression(plugins: Plugins)
 def test_audit_mode_knows_no_comments(plugins: Plugins) -> None:
     text = "servelint = 1\nhardware.devices = 0 # servelint: ignore[SPEC003]\n"
     assert outcome(checked(plugins, text, Config(suppressions=False))) == [(2, "SPEC003", False)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# servelint: ignore[A]" + " " * 300_000,
+        "# servelint: ignore[A] " + "x " * 200_000,
+        "# servelint: ignore[A] " + "# " * 200_000,
+        "# servelint: ignore" + " " * 300_000 + "[A]",
+        "#" + " " * 300_000 + "servelint: ignore[A",
+        "# servelint: ignore[" + "A," * 200_000 + "B] x",
+        "[hardware]\n" + "# servelint: ignore[MEM001] x\n" * 20_000,
+        "# servelint: ignore[MEM001] x\n" * 20_000 + "devices = 1",
+    ],
+    ids=["spaces", "words", "marks", "before the bracket", "no end", "codes", "lines", "lines above a key"],
+)
+def test_comments_of_any_size_take_no_time(text: str, plugins: Plugins) -> None:
+    began = time.process_time()
+    result = checked(plugins, f"servelint = 1\n{text}\n")
+    assert time.process_time() - began < 1.0
+    assert all(len(f.finding.message) < 2000 for f in result.findings)
+
+
+@pytest.mark.parametrize(
+    "reason", ["", "  ", "\u202e", "\u200b\u200d", "\ufeff", "\u3164", "\u2800", "-", "...", "\u202e # expect: x"]
+)
+def test_what_cannot_be_seen_or_read_is_no_reason(reason: str, plugins: Plugins) -> None:
+    text = f"servelint = 1\n[hardware]\ndevices = 0 # servelint: ignore[SPEC003] {reason}\n"
+    assert outcome(checked(plugins, text)) == [(3, "SPEC003", True), (3, "LINT003", False)]
+
+
+@pytest.mark.parametrize("reason", ["x", "7", "Gr\u00f6\u00dfe", "\u5c06\u6765", "\u202eok", "being sized # expect: x"])
+def test_a_word_of_any_script_is_a_reason(reason: str, plugins: Plugins) -> None:
+    text = f"servelint = 1\n[hardware]\ndevices = 0 # servelint: ignore[SPEC003] {reason}\n"
+    assert outcome(checked(plugins, text)) == [(3, "SPEC003", True)]

@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tomli
 
+from servelint import toml
+from servelint.blame import ends_run
 from servelint.descriptors import Policy
 from servelint.lineage import KeyPath
+from servelint.place import Place
 from servelint.spec.model import Deployment
 from servelint.spec.schema import Problem, Problems, kinds, structure_table, unknown_key
-from servelint.spec.spans import LineIndex, Span, SpanMap, scan
+from servelint.spec.spans import Comment, LineIndex, Span, SpanMap, scan
+
+if TYPE_CHECKING:
+    from servelint.launch.invocation import Setting, Trouble
+    from servelint.launch.reading import Launched
+    from servelint.launch.spec import Contradiction
 
 VERSION = 1
 MAX_BYTES = 1_000_000
@@ -27,17 +35,14 @@ MOST_PROBLEMS = 1000
 """A file with more of them is no spec either; reports of tens of thousands would take seconds."""
 
 
-class Place(NamedTuple):
-    """A range of a file: 1-based lines and columns in code points, the end exclusive."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-
-
 class Document:
-    """One spec. ``deployment`` is None when ``problems`` kept it from being structured."""
+    """One spec, or one manifest read as a spec.
+
+    ``deployment`` is None when ``problems`` kept it from being structured. ``launched`` is what the launch
+    arguments say that the spec names (`servelint.launch.spec`): ``settings`` are the keys that only they set, each
+    with its place in ``texts``, the files that they stand in; ``contradictions`` the keys that both set. ``failed``
+    holds what the classes of policy tables raised, by policy: no problem of the spec, but their plugins' faults.
+    """
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -45,12 +50,32 @@ class Document:
         self.data: dict[str, Any] = {}
         self.deployment: Deployment | None = None
         self.problems: list[Problem] = []
+        self.failed: dict[str, BaseException] = {}
         self.syntax_place: Place | None = None
+        self.manifest = False
+        self.launched: Launched | None = None
+        self.settings: Mapping[KeyPath, Setting] = {}
+        self.contradictions: tuple[Contradiction, ...] = ()
+        self.texts: dict[str, str] = {}
+
+    @property
+    def names_arguments(self) -> bool:
+        """Whether the spec names launch arguments, which may set keys of it."""
+        engine = self.deployment.engine if self.deployment is not None else None
+        return engine is not None and (bool(engine.args) or engine.args_from is not None or bool(engine.env))
 
     @cached_property
     def spans(self) -> SpanMap:
         """Spans of every key and value; empty when the text is not valid TOML."""
-        return scan(self.text) if self.syntax_place is None else scan("")
+        return scan(self.text if self.syntax_place is None and not self.manifest else "")
+
+    @property
+    def comments(self) -> tuple[Comment, ...]:
+        """Comments of the file: every one of a spec; of a manifest, whose text is no TOML, those for servelint."""
+        if not self.manifest:
+            return self.spans.comments
+        found = re.finditer(r"(?:^|(?<=\s))#[ \t]*servelint:[^\n]*", self.text)
+        return tuple(Comment(Span(m.start(), m.end()), m[0].rstrip("\r")) for m in found)
 
     @cached_property
     def lines(self) -> LineIndex:
@@ -58,11 +83,40 @@ class Document:
         return LineIndex(self.text)
 
     def place(self, path: KeyPath, *, on_key: bool = False) -> Place:
-        """Return where a key path stands: its value, else its key, else its table, else the file's start."""
+        """Return where a key path stands: its value, else its key, else its table, else the file's start.
+
+        A key that launch arguments set stands where they do, which may be another file; what an instance type
+        stands for is where the instance type is.
+        """
         if self.syntax_place is not None:
             return self.syntax_place
+        if path in OF_INSTANCE and not self.has(path) and self.has(INSTANCE):
+            path = INSTANCE
+        if self.launched is not None and path[:2] == ARGUMENTS and len(path) == 3 and path[2] in self._troubles:
+            return self._troubles[str(path[2])].place
+        if self.settings:
+            for length in (len(path), 3, 2, 1, 0):
+                set_by = self.settings.get(path[:length])
+                if set_by is not None:
+                    return set_by.place
         span = self.spans.key(path) if on_key else None
         return self.span_place(span or self.spans.best(path))
+
+    def line_text(self, place: Place) -> str:
+        """The line that a place begins on."""
+        if not place.file:
+            return self.lines.line_text(place.line)
+        if place.file not in self._other_lines:
+            self._other_lines[place.file] = LineIndex(self.texts.get(place.file, ""))
+        return self._other_lines[place.file].line_text(place.line)
+
+    @cached_property
+    def _troubles(self) -> dict[str, Trouble]:
+        return {} if self.launched is None else self.launched.named_troubles()
+
+    @cached_property
+    def _other_lines(self) -> dict[str, LineIndex]:
+        return {}
 
     def span_place(self, span: Span) -> Place:
         """Return lines and columns of a span."""
@@ -85,6 +139,11 @@ class Document:
         return self.value(path) is not None
 
 
+ARGUMENTS = ("engine", "args")
+INSTANCE = ("hardware", "instance")
+OF_INSTANCE = tuple(("hardware", key) for key in ("accelerator", "devices", "devices_per_node", "network"))
+"""Keys that an instance type stands for where they are left out."""
+
 _AT = re.compile(r"\(at line (\d+), column (\d+)\)|\(at end of document\)")
 
 
@@ -93,22 +152,22 @@ def parse(name: str, text: str, policies: tuple[Policy, ...]) -> Document:
     document = Document(name, text)
     if len(text) > MAX_BYTES:
         document.problems.append(
-            Problem("SPEC001", (), f"the file has {len(text):,} characters, a spec has at most {MAX_BYTES:,}")
+            Problem("SPEC001", (), f"the file has more than {MAX_BYTES:,} characters, the most that a spec may have")
         )
         document.syntax_place = Place(1, 1, 1, 1)
         return document
-    toml = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
     try:
-        document.data = tomli.loads(toml)
+        document.data = toml.loads(plain)
     except tomli.TOMLDecodeError as error:
-        _syntax_error(document, toml, error)
+        _syntax_error(document, plain, error)
         return document
     except (RecursionError, ValueError) as error:
         # tomli limits neither nesting nor the digits of an integer; CPython does.
         document.problems.append(Problem("SPEC001", (), f"this TOML cannot be read: {_plain(error)}"))
         document.syntax_place = Place(1, 1, 1, 1)
         return document
-    _structure(document, policies)
+    structure(document, policies)
     return document
 
 
@@ -116,7 +175,7 @@ def _plain(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _syntax_error(document: Document, toml: str, error: tomli.TOMLDecodeError) -> None:
+def _syntax_error(document: Document, plain: str, error: tomli.TOMLDecodeError) -> None:
     # Imported only when something is wrong.
     from servelint.spec.syntax import explained
 
@@ -128,11 +187,12 @@ def _syntax_error(document: Document, toml: str, error: tomli.TOMLDecodeError) -
     else:
         line, column = lines.position(len(document.text))
     document.syntax_place = Place(line, column, line, column + 1)
-    what = explained(toml, error.pos, _AT.sub("", message).strip().rstrip("."))
+    what = explained(plain, error.pos, _AT.sub("", message).strip().rstrip("."))
     document.problems.append(Problem("SPEC001", (), f"this is not valid TOML: {what}"))
 
 
-def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
+def structure(document: Document, policies: tuple[Policy, ...]) -> None:
+    """Make the deployment of a document's ``data``, or say in its ``problems`` what is wrong."""
     data = dict(document.data)
     version = data.pop("servelint", None)
     problems = document.problems
@@ -148,7 +208,7 @@ def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
             )
         )
     tables = data.pop("policy", {})
-    configs = _structure_policies(tables, policies, problems)
+    configs = _structure_policies(tables, policies, document)
     deployment = None
     known = (*kinds(Deployment), "policy", "servelint")
     unknown = [name for name in data if name not in known]
@@ -174,8 +234,9 @@ def _structure(document: Document, policies: tuple[Policy, ...]) -> None:
         )
 
 
-def _structure_policies(tables: object, policies: tuple[Policy, ...], problems: list[Problem]) -> dict[str, Any]:
+def _structure_policies(tables: object, policies: tuple[Policy, ...], document: Document) -> dict[str, Any]:
     configs: dict[str, Any] = {}
+    problems = document.problems
     if not isinstance(tables, Mapping):
         problems.append(Problem("SPEC003", ("policy",), "expected tables [policy.NAME]"))
         return configs
@@ -190,4 +251,9 @@ def _structure_policies(tables: object, policies: tuple[Policy, ...], problems: 
             configs[name] = structure_table(policy.config, table)
         except Problems as error:
             problems += [p._replace(path=("policy", name, *p.path)) for p in error.problems]
+        except BaseException as error:
+            # The class of the table is its plugin's: the spec need not be wrong.
+            if ends_run(error):
+                raise
+            document.failed[name] = error
     return configs

@@ -35,15 +35,20 @@ TOKENS_MAX = 100_000_000
 QUANTILES = ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999")
 PERCENTILES = ("mean", "p50", "p75", "p90", "p95", "p99", "p999")
 
+MOST_CLAIMS = 32
+MOST_GROWTH = 64
+"""Each is priced by itself; with more a check would take seconds."""
+
 _tokens = Quantity(Dimension.TOKENS, 0, TOKENS_MAX, positive=False)
+_length = Quantity(Dimension.TOKENS, 1, TOKENS_MAX)
 _bytes = Quantity(Dimension.BYTES, 0, 1e18)
 _rate = Quantity(Dimension.BYTES_PER_SECOND, 0, 1e18)
 _flops = Quantity(Dimension.FLOPS_PER_SECOND, 0, 1e21)
 _seconds = Quantity(Dimension.SECONDS, 0, 1e7)
 _fraction = Quantity(Dimension.FRACTION, 0, 1, positive=False)
-_efficiency = Quantity(Dimension.FRACTION, 0, 1)
+_efficiency = Quantity(Dimension.FRACTION, 0.001, 1)
 _lengths = Either(
-    Quantity(Dimension.TOKENS, 1, TOKENS_MAX),
+    _length,
     Ascending(_tokens, (*QUANTILES, "mean", "std", "min", "max")),
 )
 _latency = Ascending(_seconds, PERCENTILES)
@@ -58,7 +63,7 @@ class DeploymentTable(Value):
         Text("latency", "throughput", "long-context"), doc="What the deployment is built for.", judged=False
     )
     sized_for: float | None = key(
-        _tokens,
+        _length,
         doc="Context in tokens, prompt and output together, that the fleet was sized for. "
         "Left out: the 95th percentile of the base workload, growth not counted.",
     )
@@ -138,8 +143,9 @@ class Hardware(Value):
     )
     instance: str | None = key(
         Text(),
-        doc="A cloud's instance type. No plugin provides instance types yet: without an accelerator beside it, it is "
-        "SPEC004.",
+        doc="A cloud's instance type, as `aws/p5.48xlarge`: `servelint catalog instances` lists them. Where they are "
+        "left out, it stands for the accelerator, the devices of a node and the network's bandwidth. Beside an "
+        "accelerator or a datasheet, one that no plugin provides is not read.",
     )
     devices: int | None = key(
         Integer(1, 100_000), doc="Devices of one replica. Left out: as many as the degrees of parallelism need, else 1."
@@ -214,10 +220,10 @@ class ModelTable(Value):
 class ArgsFrom(Value):
     """``engine.args_from``: the file and the part of it that holds the real launch arguments."""
 
-    file: str = key(Text(), required=True, doc="The manifest or script.", judged=False)
-    container: str | None = key(Text(), doc="Its container, of a pod.", judged=False)
-    service: str | None = key(Text(), doc="Its service, of a compose file.", judged=False)
-    path: str | None = key(Text(), doc="Key path of the arguments in it.", judged=False)
+    file: str = key(Text(), required=True, doc="The manifest or script, relative to the spec and inside the project.")
+    container: str | None = key(Text(), doc="Its container, of a pod; any name of a part.")
+    service: str | None = key(Text(), doc="Its service, of a compose file; any name of a part.")
+    path: str | None = key(Text(), doc="Key path of the arguments in it, where no reader knows the file.")
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -236,18 +242,21 @@ class EngineTable(Value):
     image: str | None = key(Text(), doc="Container image; a tag that begins with a digit is the version.")
     args: object = key(
         Arguments(),
-        doc="The launch arguments. They are **not translated into policies**: declare those, too. Only a 16-bit "
-        "`--dtype` (HW006) and TensorRT-LLM's capacity scheduler policy (MEM003) are looked for; SPEC005 says so.",
+        doc="The launch arguments, as one text or word by word: they are what runs. Keys that they set need not be "
+        "repeated; where a policy differs, the arguments count and SPEC006 says so. [engines.md](engines.md) says what "
+        "is read.",
     )
     args_from: ArgsFrom | None = key(
         Table(ArgsFrom),
-        doc="Where the launch arguments are. The file is **not read**; HW006 leaves a 16-bit format open that it may "
-        "decide, and SPEC005 says that it is unread.",
+        doc="The file that starts the engine; read like `args`, with image, model and hardware where it names them. "
+        "[manifests.md](manifests.md) lists the kinds of files.",
     )
     env: Mapping[str, Any] | None = key(
-        Named(Anything()), doc="Environment of the engine. **Not read**; SPEC005 says so."
+        Named(Anything()), doc="Environment of the engine; goes before that of the file."
     )
-    attention_backend: str | None = key(Text(), doc="The engine's attention backend.", judged=False)
+    attention_backend: str | None = key(
+        Text(), doc="The engine's attention backend; ENG004 knows what some of them do not read."
+    )
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -312,7 +321,9 @@ class Workload(Value):
 
 def _growth() -> Any:
     return key(
-        Tables(Workload, "workload.growth"), default=(), doc="Scenarios of what may come; keys as in `[workload]`."
+        Tables(Workload, "workload.growth", MOST_GROWTH),
+        default=(),
+        doc="Scenarios of what may come; keys as in `[workload]`.",
     )
 
 
@@ -344,9 +355,9 @@ class ClaimAt(Value):
 
     concurrency: int | None = key(Integer(1, 1_000_000), doc="Requests in flight.")
     batch: int | None = key(Integer(1, 1_000_000), doc="Sequences that decode at once; goes before `concurrency`.")
-    context: float | None = key(_tokens, doc="Cached tokens of a sequence. Left out: from the lengths.")
-    prompt_tokens: float | None = key(_tokens, doc="Prompt length. Left out: the workload's mean.")
-    output_tokens: float | None = key(_tokens, doc="Output length. Left out: the workload's mean.")
+    context: float | None = key(_length, doc="Cached tokens of a sequence. Left out: from the lengths.")
+    prompt_tokens: float | None = key(_length, doc="Prompt length. Left out: the workload's mean.")
+    output_tokens: float | None = key(_length, doc="Output length. Left out: the workload's mean.")
     rate: float | None = key(Quantity(Dimension.REQUESTS_PER_SECOND, 0, 1e9), doc="Requests a second that arrived.")
     itl_mean: float | None = key(_seconds, doc="ITL measured beside the figure: the mean.")
     itl_p50: float | None = key(_seconds, doc="ITL measured beside the figure: p50.")
@@ -462,7 +473,10 @@ class Deployment(Value):
     workload: BaseWorkload | None = key(Table(BaseWorkload), doc="Who calls it: lengths, arrivals, cache hits.")
     slo: Slo | None = key(Table(Slo), doc="Objectives of latency.")
     claims: tuple[Claim, ...] = key(
-        Tables(Claim, "claim"), default=(), name="claim", doc="Figures that somebody states of the deployment."
+        Tables(Claim, "claim", MOST_CLAIMS),
+        default=(),
+        name="claim",
+        doc="Figures that somebody states of the deployment.",
     )
     evidence: tuple[Evidence, ...] = key(
         Tables(Evidence, "evidence"), default=(), doc="Measurements that the deployment rests on."

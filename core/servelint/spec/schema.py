@@ -17,7 +17,25 @@ import cattrs
 
 from servelint.lineage import KeyPath
 from servelint.suggest import did_you_mean
-from servelint.units import Dimension, QuantityError, ambiguities, parse_quantity
+from servelint.units import Dimension, QuantityError, ambiguities, format_quantity, parse_quantity
+
+LONGEST_TEXT = 10_000
+MOST_KEYS = 1000
+MOST_TABLES = 1000
+
+LEAST: Mapping[Dimension, float] = {
+    Dimension.BYTES: 1.0,
+    Dimension.BYTES_PER_SECOND: 1.0,
+    Dimension.FLOPS_PER_SECOND: 1.0,
+    Dimension.SECONDS: 1e-9,
+    Dimension.TOKENS: 1e-3,
+    Dimension.TOKENS_PER_SECOND: 1e-9,
+    Dimension.REQUESTS_PER_SECOND: 1e-9,
+    Dimension.WATTS: 1e-3,
+    Dimension.FRACTION: 1e-9,
+    Dimension.COUNT: 1.0,
+}
+"""The least value above 0 of a dimension, in SI units. Nothing real is less, and no formula over- or underflows."""
 
 
 class Problem(NamedTuple):
@@ -86,8 +104,10 @@ class Text(Kind):
 
     def parse(self, value: object) -> str:
         """Return the parsed value; Problems when it is none of this kind."""
-        if not isinstance(value, str) or len(value) > 10_000:
+        if not isinstance(value, str):
             raise self.wrong(value)
+        if len(value) > LONGEST_TEXT:
+            raise self.wrong(value, f"it has {len(value):,} characters, and at most {LONGEST_TEXT:,} are read")
         if self.choices and value not in self.choices:
             raise self.wrong(value, did_you_mean(value, self.choices).removeprefix("; "))
         if not self.choices and not value.strip():
@@ -122,7 +142,11 @@ class Integer(Kind):
 
 
 class Quantity(Kind):
-    """A quantity of one dimension: a number in SI units, or a string with its unit."""
+    """A quantity of one dimension: a number in SI units, or a string with its unit.
+
+    With ``positive`` it is at least the larger of ``minimum`` and the `LEAST` of its dimension; without, it may
+    also be 0.
+    """
 
     def __init__(
         self,
@@ -133,7 +157,9 @@ class Quantity(Kind):
         positive: bool = True,
         accept: tuple[str, ...] = (),
     ) -> None:
-        self.dimension, self.minimum, self.maximum, self.positive = dimension, minimum, maximum, positive
+        self.dimension, self.maximum, self.positive = dimension, maximum, positive
+        self.least = max(minimum, LEAST[dimension])
+        self.minimum = self.least if positive else minimum
         self.accept = accept
         self.example = f'"{dimension.example}"'
         unit = f" in {dimension.unit}" if dimension.unit else ""
@@ -149,15 +175,33 @@ class Quantity(Kind):
             number = parse_quantity(value, self.dimension)
         except QuantityError as error:
             raise Problems([Problem("SPEC003", (), str(error))]) from None
-        if (self.positive and number <= 0) or not self.minimum <= number <= self.maximum:
-            low = "above 0" if self.positive and not self.minimum else f"at least {self.minimum:g}"
-            high = "" if math.isinf(self.maximum) else f" and at most {self.maximum:g}"
-            raise self.wrong(value, f"it must be {low}{high}")
+        if not self.minimum <= number <= self.maximum or 0 < number < self.least:
+            raise self.wrong(value, f"it must be {self.bounds}")
         return number
+
+    @property
+    def bounds(self) -> str:
+        """What it must be: ``at least 1 B and at most 1 EB``."""
+        least = f"at least {amount(self.least, self.dimension)}"
+        if self.minimum < self.least:
+            least = f"0 or {least}"
+        return least if math.isinf(self.maximum) else f"{least} and at most {self.most}"
+
+    @property
+    def most(self) -> str:
+        """The maximum with its unit."""
+        return amount(self.maximum, self.dimension)
 
     def ambiguity(self, value: object) -> str | None:
         """Say in which two ways a text can be read, None when there is one."""
         return ambiguities(value, self.dimension) if isinstance(value, str) else None
+
+
+def amount(value: float, dimension: Dimension) -> str:
+    """Text of a limit with its unit, as an exponent where it is tiny."""
+    if value >= 1e-3:
+        return format_quantity(value, dimension)
+    return f"{value:g} {dimension.unit}".replace("e-0", "e-").rstrip()
 
 
 class Number(Kind):
@@ -188,18 +232,18 @@ class Table(Kind):
 
 
 class Tables(Kind):
-    """An array of tables; ``header`` is its key path, for messages."""
+    """An array of at most ``limit`` tables; ``header`` is its key path, for messages."""
 
     expected = "an array of tables"
 
-    def __init__(self, cls: type[Any], header: str = "...") -> None:
-        self.cls, self.header = cls, header
+    def __init__(self, cls: type[Any], header: str = "...", limit: int = MOST_TABLES) -> None:
+        self.cls, self.header, self.limit = cls, header, limit
 
     def parse(self, value: object) -> tuple[object, ...]:
         """Return the parsed value; Problems when it is none of this kind."""
         if isinstance(value, Mapping):
             raise self.wrong(value, f"write [[{self.header}]], with two brackets, before each")
-        return _each(self, value, lambda item: structure_table(self.cls, item), 1000)
+        return _each(self, value, lambda item: structure_table(self.cls, item), self.limit)
 
 
 class Many(Kind):
@@ -227,6 +271,8 @@ class Named(Kind):
         """Return the parsed value; Problems when it is none of this kind."""
         if not isinstance(value, Mapping):
             raise self.wrong(value)
+        if len(value) > MOST_KEYS:
+            raise self.wrong(value, f"it has {len(value):,} keys, and at most {MOST_KEYS:,} are read")
         problems: list[Problem] = []
         result: dict[str, object] = {}
         for key, item in value.items():
@@ -251,7 +297,7 @@ class Named(Kind):
 
 
 class Ascending(Named):
-    """A table of quantiles: the higher the percentile, the larger the value may be, never smaller."""
+    """A table of quantiles: the higher the percentile, the larger the value may be; a mean is within the ends."""
 
     def parse(self, value: object) -> dict[str, object]:
         """Return the values by percentile."""
@@ -261,6 +307,11 @@ class Ascending(Named):
             if result[high] < result[low]:  # type: ignore[operator]
                 message = f"{high} is {result[high]:g}, below {low} at {result[low]:g}: quantiles must not fall"
                 raise Problems([Problem("SPEC003", (high,), message)])
+        mean: Any = result.get("mean")
+        for end, beyond in (("min", "below"), ("max", "above")):
+            limit: Any = result.get(end)
+            if mean is not None and limit is not None and (mean < limit if end == "min" else mean > limit):
+                raise Problems([Problem("SPEC003", ("mean",), f"mean is {mean:g}, {beyond} {end} at {limit:g}")])
         return result
 
 
@@ -328,7 +379,7 @@ def _each(kind: Kind, value: object, parse: Any, limit: int) -> tuple[object, ..
     if not isinstance(value, list):
         raise kind.wrong(value)
     if len(value) > limit:
-        raise kind.wrong(value, f"it has more than {limit} items")
+        raise kind.wrong(value, f"it has {len(value):,} items, and at most {limit:,} are read")
     problems: list[Problem] = []
     items = []
     for i, item in enumerate(value):

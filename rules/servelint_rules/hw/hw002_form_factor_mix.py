@@ -22,6 +22,7 @@ from servelint.plugin import (
     Rule,
     Severity,
 )
+from servelint.spec.model import ClaimAssumes
 from servelint.units import Dimension, format_quantity
 from servelint_rules.hw.hw001_sparse_flops import deployed_precision
 from servelint_rules.show import flops, size
@@ -235,7 +236,7 @@ precision = "bf16"
                     continue
                 named = several[0] if several else None
             if named is not None:
-                yield from self._mixed(review, named, _assumed(review, path))
+                yield from self._mixed(review, named, _assumed(review, path, assumed))
         if not looked:
             yield Lacks("hardware.override, hardware.datasheet or claim.assumes")
 
@@ -336,10 +337,7 @@ def _inline(inline: Accelerator) -> Iterator[Figure]:
     yield Figure((*at, "memory", "published_bytes"), MEMORY, inline.memory_bytes)
 
 
-def _assumed(review: Review, path: KeyPath) -> Iterator[Figure]:
-    assumed = dict(review.claims)[path].assumes
-    if assumed is None:
-        return
+def _assumed(review: Review, path: KeyPath, assumed: ClaimAssumes) -> Iterator[Figure]:
     at = (*path, "assumes")
     if isinstance(assumed.dense_flops, Mapping):
         for precision, value in assumed.dense_flops.items():

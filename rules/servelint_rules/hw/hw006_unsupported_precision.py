@@ -200,6 +200,9 @@ weights = "fp16"
         if accelerator is None or not accelerator.native_formats:
             yield Lacks("an accelerator whose native formats are known")
             return
+        if any(path[-1] in ("weights", "id", "config") for path, _, _ in review.refusals):
+            # The engine refuses the weights at start, which ENG004 reports.
+            return
         native = {*accelerator.native_formats, *accelerator.dense_flops}
         weights, activations = _format(review, "weights"), _format(review, "activations")
         wide = activations is not None and activations.name in SIXTEEN_BIT
@@ -223,7 +226,8 @@ weights = "fp16"
             return
         if _named(review, architecture.stored) != "bf16" or _says_fp16(review):
             return
-        if review.declared("engine", "args_from"):
+        launched = review.document.launched
+        if review.declared("engine", "args_from") and (launched is None or not launched.read):
             yield Lacks("the 16-bit format that the launch arguments ask for")
             return
         path = ("model", "id") if review.declared("model", "id") else ("model", "config")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from servelint.errors import UnpricedError
 from servelint.lineage import KeyPath
 from servelint.plugin import (
     Architecture,
@@ -28,6 +29,7 @@ PADDED = 64
 (vllm/model_executor/layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE)."""
 REFUSE_VOCABULARY = ("vllm", "sglang")
 PADS_VOCABULARY = ("tensorrt_llm", "tensorrt-llm")
+LAYOUTS = (("policy", "parallelism"), ("policy", "disaggregation"))
 ORDER = ("query heads", "KV heads", "MLP width", "expert width", "vocabulary rows")
 
 
@@ -49,7 +51,7 @@ class TpIndivisible(Rule):
     Query heads, KV heads, MLP and expert widths and the vocabulary against the tensor-parallel degree (attention
     against tensor / attention_data), routed experts against the expert-parallel degree, for the replica or each
     pool. Also whatever else of ``[policy.parallelism]`` cannot be laid out: more stages than layers, degrees that
-    do not divide each other.
+    do not divide each other. A pool's part without a published rate is SPEC005.
 
     Why it is bad
     -------------
@@ -206,13 +208,11 @@ pipeline = 3
         """Divide every dimension by its degree."""
         composition = review.composition
         if composition is None:
-            if review.infeasible is not None and review.infeasible.path[:2] in (
-                ("policy", "parallelism"),
-                ("policy", "disaggregation"),
-            ):
+            problem = review.infeasible
+            if problem is not None and problem.path[:2] in LAYOUTS and not isinstance(problem, UnpricedError):
                 yield Finding(
-                    review.infeasible.path,
-                    str(review.infeasible),
+                    problem.path,
+                    str(problem),
                     help="choose degrees that can be laid out on this model",
                     related=(Related(_model_path(review), "the model"),),
                 )

@@ -285,3 +285,42 @@ def test_tens_of_thousands_of_unknown_keys_are_cut_short(line: str, plugins: Plu
     assert len(places) == 1001
     assert document.problems[-1].message == "29,000 more problems of this file, from here on, are not listed"
     assert places[-1].line == 1002
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[[claim]]\nmetric = 'throughput'\nvalue = 1\n" * 33, "33 items, and at most 32 are read"),
+        ("[workload]\n" + "[[workload.growth]]\nrate = 1\n" * 65, "65 items, and at most 64 are read"),
+        ("[[evidence]]\nkind = 'benchmark'\n" * 1001, "1,001 items, and at most 1,000 are read"),
+        (f"[deployment]\nname = '{'x' * 10_001}'\n", "10,001 characters, and at most 10,000 are read"),
+        ("[engine.env]\n" + "".join(f"k{i} = 1\n" for i in range(1001)), "1,001 keys, and at most 1,000 are read"),
+        ("[workload]\nrate = 1e-19\n", "at least 1e-9 req/s and at most 1,000,000,000 req/s"),
+        ("[workload]\nprefix_hit = 1e-12\n", "it must be 0 or at least 1e-9 and at most 100 %"),
+        ("[hardware.override]\nmemory = '1e-29 B'\n", "it must be at least 1 B and at most 1 EB"),
+        ("[hardware.efficiency]\nmemory = 0.0001\n", "it must be at least 0.1 % and at most 100 %"),
+        ("[slo]\nttft = { p99 = 1e-12 }\n", "it must be at least 1e-9 s and at most 10,000,000 s"),
+        ("[deployment]\nsized_for = 0\n", "it must be at least 1 tok and at most 100,000,000 tok"),
+        ("[workload]\nprompt_tokens = { mean = 9, max = 3 }\n", "mean is 9, above max at 3"),
+        ("[workload]\nprompt_tokens = { mean = 1, min = 3, std = 1 }\n", "mean is 1, below min at 3"),
+    ],
+)
+def test_limits_say_what_was_found_and_what_is_read(text: str, found: str, plugins: Plugins) -> None:
+    ((code, _, message),) = problems("servelint = 1\n" + text, plugins)
+    assert code == "SPEC003"
+    assert found in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[claim]]\nmetric = 'throughput'\nvalue = 1\n" * 32,
+        "[workload]\n" + "[[workload.growth]]\nrate = 1\n" * 64,
+        "[workload]\nrate = 1e-9\nprefix_hit = 0\n",
+        "[hardware.override]\nmemory = '1 B'\n",
+        "[hardware.efficiency]\nmemory = 0.001\n",
+        "[workload]\nprompt_tokens = { min = 3, mean = 3, max = 3 }\n",
+    ],
+)
+def test_limits_themselves_are_allowed(text: str, plugins: Plugins) -> None:
+    assert problems("servelint = 1\n" + text, plugins) == []
