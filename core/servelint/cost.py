@@ -10,13 +10,16 @@ Three figures, never mixed:
   sustained roofline plus latencies, never below the sustained bound.
 
 `Pricer` compiles a graph for a topology once; after that a step shape of numbers, or of numpy arrays, is
-priced by evaluating each feature once and a few multiply-adds.
+priced by evaluating each feature once and a few multiply-adds. Pipeline stages of equal content cost the
+same and are priced once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import ge
 from typing import NamedTuple
 
 from servelint.arrays import Number, is_plain, maximum, minimum
@@ -165,16 +168,25 @@ def _walked(path: Sequence[_Segment], values: Sequence[Number]) -> Number:
     return _largest(finish)
 
 
-class _StageForms(NamedTuple):
-    """One pipeline stage compiled: seconds of a micro-batch by resource, at peak.
+class _Paths(NamedTuple):
+    """The ops of stages as segments: of those that can take longest, and of all, each with its number of stages."""
 
-    ``compute`` is at the fastest accumulator, which only a bound may assume, ``usual`` at the fp32 one.
+    longest: list[tuple[_Segment, ...]]
+    walk: list[tuple[tuple[_Segment, ...], int]]
+
+
+class _StageForms(NamedTuple):
+    """One kind of pipeline stage compiled: seconds of a micro-batch by resource, at peak.
+
+    ``number`` stages are of the kind. ``compute`` is at the fastest accumulator, which only a bound may assume,
+    ``usual`` at the fp32 one.
     """
 
     compute: Terms
     usual: Terms
     hbm: Terms
     links: tuple[Terms, ...]
+    number: int
 
 
 class _Load(NamedTuple):
@@ -243,9 +255,9 @@ class Pricer:
 
     def _compile(self) -> None:
         topology, efficiency = self.topology, self.topology.efficiency
-        stages = range(self.graph.stages)
-        totals = [(_Form(), _Form(), _Form()) for _ in stages]
-        links: list[dict[str, _Form]] = [{} for _ in stages]
+        kinds = self.graph.stage_kinds
+        totals = [(_Form(), _Form(), _Form()) for _ in kinds]
+        links: list[dict[str, _Form]] = [{} for _ in kinds]
         ops = []
         for op in self.graph.ops:
             peak, usual, hbm, activations, fixed = _Form(), _Form(), _Form(), _Form(), _Form()
@@ -285,11 +297,12 @@ class Pricer:
                     fixed.frozen(),
                 )
             )
-            for stage, repeats in enumerate(op.repeats):
-                for total, form in zip(totals[stage], (peak, usual, hbm), strict=True):
-                    total.add_form(form, repeats)
+            for (stage, _), total, by_tier in zip(kinds, totals, links, strict=True):
+                repeats = op.repeats[stage]
+                for sum_of, form in zip(total, (peak, usual, hbm), strict=True):
+                    sum_of.add_form(form, repeats)
                 for tier, form in floors.items():
-                    links[stage].setdefault(tier, _Form()).add_form(form, repeats)
+                    by_tier.setdefault(tier, _Form()).add_form(form, repeats)
         self._ops = ops
         tiers = tuple(dict.fromkeys(tier for by_tier in links for tier in by_tier))
         self._stages = [
@@ -298,9 +311,11 @@ class Pricer:
                 usual.frozen(),
                 hbm.frozen(),
                 tuple(by_tier[tier].frozen() if tier in by_tier else () for tier in tiers),
+                number,
             )
-            for (peak, usual, hbm), by_tier in zip(totals, links, strict=True)
+            for (peak, usual, hbm), by_tier, (_, number) in zip(totals, links, kinds, strict=True)
         ]
+        self._busiest = _not_exceeded([tuple(op.repeats[stage] for op in self.graph.ops) for stage, _ in kinds])
         self._one_accumulator = all(stage.compute == stage.usual for stage in self._stages)
         self._has_floors = any(feature.floor is not feature.count for feature in self._features)
         self.resources = ("compute", "hbm", *(f"link:{tier}" for tier in tiers))
@@ -316,32 +331,33 @@ class Pricer:
     def _floors(self, shape: StepShape) -> list[Number]:
         return [feature.floor(shape) for feature in self._features]
 
-    def _load(
-        self,
-        shape: StepShape,
-        evaluate: Callable[[StepShape], list[Number]] | None = None,
-        *,
-        cut: bool = False,
-        parts: int | None = None,
-    ) -> _Load:
-        """Evaluate the features of the micro-batches that the stages work on.
+    def _load(self, shape: StepShape) -> _Load:
+        """Evaluate the features of the micro-batches that the engine makes of a step."""
+        return self._loaded(shape, self._parts(shape, self.graph.micro_batches), self._values)
 
-        ``cut`` lets prompts be cut into chunks that follow each other through the stages; ``parts`` are the
-        micro-batches of a step, the engine's number when it is not given.
+    def _parts(self, shape: StepShape, wanted: int, *, cut: bool = False) -> Number:
+        """Return how many of the wanted micro-batches a step has work for.
+
+        ``cut`` lets prompts be cut into chunks that follow each other through the stages.
         """
-        evaluate = evaluate or self._values
-        wanted, ranks = float(parts or self.graph.micro_batches), self.graph.ranks
-        if wanted == 1.0:
-            values = evaluate(shape)
-            return _Load(values, 1.0, values)
-
+        if wanted == 1:
+            return 1.0
+        ranks = self.graph.ranks
         rank = shape.fullest_rank(ranks) if ranks > 1 else shape
         # A micro-batch of less than one sequence a rank does not exist, of a prompt not less than one token.
         prompts = rank.prefill_sequences * rank.prefill_tokens if cut else rank.prefill_sequences
-        count = maximum(1.0, minimum(rank.batch + prompts, wanted))
+        return maximum(1.0, minimum(rank.batch + prompts, float(wanted)))
+
+    def _loaded(self, shape: StepShape, count: Number, evaluate: Callable[[StepShape], list[Number]]) -> _Load:
+        """Evaluate the features of a step in ``count`` micro-batches."""
+        if is_plain(count) and count == 1.0:
+            values = evaluate(shape)
+            return _Load(values, 1.0, values)
+        ranks = self.graph.ranks
         values = evaluate(shape.micro_batch(count))
         if ranks == 1:
             return _Load(values, count, values)
+        rank = shape.fullest_rank(ranks)
         fullest = shape._replace(
             batch=minimum(shape.batch, rank.batch * ranks / count),
             prefill_sequences=minimum(shape.prefill_sequences, rank.prefill_sequences * ranks / count),
@@ -351,10 +367,14 @@ class Pricer:
 
     # Figures
 
-    def _seconds(self, stage: _StageForms, values: Sequence[Number], count: Number, *, peak: bool) -> list[Number]:
-        """Seconds of each resource for ``count`` micro-batches on a stage, one L2 capacity of bytes taken off."""
+    def _once(self, stage: _StageForms, values: Sequence[Number], *, peak: bool) -> list[Number]:
+        """Seconds of each resource for a micro-batch on a stage, every byte counted."""
         forms = (stage.compute if peak else stage.usual, stage.hbm, *stage.links)
-        seconds = [_evaluate(form, values) for form in forms]
+        return [_evaluate(form, values) for form in forms]
+
+    def _credited(self, once: Sequence[Number], count: Number) -> list[Number]:
+        """Seconds of each resource for ``count`` micro-batches, one L2 capacity of bytes taken off."""
+        seconds = list(once)
         if not (is_plain(count) and count == 1.0):
             seconds = [s * count for s in seconds]
         if self._l2_s:
@@ -363,17 +383,22 @@ class Pricer:
 
     def _roofline(self, load: _Load, *, sustained: bool = False) -> Number:
         """The busiest stage over all micro-batches, or the fullest one's walk through every stage."""
-        busiest = [self._seconds(stage, load.values, load.parts, peak=not sustained) for stage in self._stages]
-        if sustained:
-            busiest = [self._slowed(seconds) for seconds in busiest]
-        longest = _largest([s for seconds in busiest for s in seconds])
-        if len(busiest) == 1:
-            return longest
+        peak = not sustained
+        if self.graph.stages == 1:
+            return self._longest(self._once(self._stages[0], load.values, peak=peak), load.parts, sustained=sustained)
+        once = [self._once(stage, load.fullest, peak=peak) for stage in self._stages]
         walk: Number = 0.0
-        for stage in self._stages:
-            seconds = self._seconds(stage, load.fullest, 1.0, peak=not sustained)
-            walk = walk + _largest(self._slowed(seconds) if sustained else seconds)
-        return maximum(longest, walk)
+        for stage, each in zip(self._stages, once, strict=True):
+            walk = walk + stage.number * self._longest(each, 1.0, sustained=sustained)
+        if load.fullest is load.values:
+            busiest = [once[kind] for kind in self._busiest]
+        else:
+            busiest = [self._once(self._stages[kind], load.values, peak=peak) for kind in self._busiest]
+        return _largest([walk, *(self._longest(each, load.parts, sustained=sustained) for each in busiest)])
+
+    def _longest(self, once: Sequence[Number], count: Number, *, sustained: bool) -> Number:
+        seconds = self._credited(once, count)
+        return _largest(self._slowed(seconds) if sustained else seconds)
 
     def _slowed(self, seconds: Sequence[Number]) -> list[Number]:
         return [s / eta for s, eta in zip(seconds, self._fractions, strict=True)]
@@ -381,7 +406,7 @@ class Pricer:
     def by_resource(self, shape: StepShape) -> dict[str, Number]:
         """Seconds at peak by resource, each on the stage that has most of it; the L2 taken off, as in the bound."""
         load = self._load(shape)
-        stages = [self._seconds(stage, load.values, load.parts, peak=True) for stage in self._stages]
+        stages = [self._credited(self._once(stage, load.values, peak=True), load.parts) for stage in self._stages]
         return dict(zip(self.resources, map(_largest, zip(*stages, strict=True)), strict=True))
 
     def _least(
@@ -392,21 +417,23 @@ class Pricer:
         Every micro-batch reads the weights again, so fewer of them than stages can be faster. Prompts in a
         step never make its decoding sequences faster: those still walk through the stages.
         """
-        if len(self._stages) == 1:
-            return self._roofline(self._load(shape, evaluate), sustained=sustained)
+        if self.graph.stages == 1:
+            count = self._parts(shape, self.graph.micro_batches)
+            return self._roofline(self._loaded(shape, count, evaluate), sustained=sustained)
 
         def fastest(shape: StepShape, *cuts: bool) -> Number:
-            schedules = [(cut, parts) for cut in cuts for parts in self._micro_batches]
-            times = [
-                self._roofline(self._load(shape, evaluate, cut=cut, parts=parts), sustained=sustained)
-                for cut, parts in schedules
-            ]
-            least = times[0]
-            for seconds in times[1:]:
-                least = minimum(least, seconds)
+            least: Number = math.inf
+            for count in self._schedules(shape, cuts):
+                least = minimum(least, self._roofline(self._loaded(shape, count, evaluate), sustained=sustained))
             return least
 
-        return maximum(fastest(shape, False, True), fastest(shape._replace(prefill_sequences=0.0), False))
+        alone = fastest(shape._replace(prefill_sequences=0.0), False)
+        return alone if _absent(shape.prefill_sequences) else maximum(fastest(shape, False, True), alone)
+
+    def _schedules(self, shape: StepShape, cuts: Sequence[bool]) -> list[Number]:
+        """Numbers of micro-batches of a step worth pricing, prompts whole or cut; equal ones once."""
+        counts = [self._parts(shape, wanted, cut=cut) for cut in cuts for wanted in self._micro_batches]
+        return list(dict.fromkeys(counts)) if all(map(is_plain, counts)) else counts
 
     @property
     def _micro_batches(self) -> tuple[int, ...]:
@@ -414,7 +441,7 @@ class Pricer:
 
         The engine's own number is among them, so that an estimate, which uses it, is never below a bound.
         """
-        stages, own = len(self._stages), self.graph.micro_batches
+        stages, own = self.graph.stages, self.graph.micro_batches
         tried = range(1, stages + 1) if stages <= 16 else (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, stages)
         return tuple(sorted({*tried, own}))
 
@@ -432,11 +459,14 @@ class Pricer:
 
     def estimate(self, shape: StepShape) -> Number:
         """Seconds that an engine is expected to take."""
-        if len(self._stages) == 1:
+        if self.graph.stages == 1 or _absent(shape.prefill_sequences) or _absent(shape.batch):
             return self._expected(shape)
         # A sequence is not cut, so neither prompts nor decoding sequences make the others' walk shorter.
-        alone = (shape._replace(prefill_sequences=0.0), shape._replace(batch=0.0))
-        return _largest([self._expected(part) for part in (shape, *alone)])
+        parts = [shape, shape._replace(prefill_sequences=0.0), shape._replace(batch=0.0)]
+        counts = [self._parts(part, self.graph.micro_batches) for part in parts]
+        # In as many micro-batches less work takes less time.
+        different = [p for p, n in zip(parts, counts, strict=True) if not (is_plain(n) and n == counts[0])]
+        return _largest([self._expected(part) for part in (shape, *different)])
 
     def _expected(self, shape: StepShape) -> Number:
         load = self._load(shape)
@@ -451,53 +481,65 @@ class Pricer:
         return longest + _evaluate(forms.fixed, values) if forms.fixed else longest
 
     @cached_property
-    def _paths(self) -> list[tuple[_Segment, ...]]:
-        """The ops of each stage, runs without a branch taken together."""
+    def _paths(self) -> _Paths:
+        """What the longest path goes through, on the stages that matter for it."""
+        kinds, ops = self.graph.stage_kinds, self.graph.ops
+        longest = [self._segments([op.repeats[kinds[kind][0]] for op in ops]) for kind in self._busiest]
+        if len(longest[0]) == 1:
+            # Without a branch the seconds of all stages add up op by op.
+            return _Paths(longest, [(self._segments([op.count for op in ops]), 1)])
+        return _Paths(longest, [(self._segments([op.repeats[stage] for op in ops]), n) for stage, n in kinds])
+
+    def _segments(self, repeats: Sequence[int]) -> tuple[_Segment, ...]:
+        """So many of each op, runs without a branch taken together."""
+        of: dict[int, int] = {}
+        found: list[tuple[tuple[int, ...], _Form, list[tuple[Terms, ...]]]] = []
+        for i in self._order:
+            before = self._predecessors[i]
+            if len(before) == 1 and self._followers[before[0]] == 1:
+                of[i] = of[before[0]]
+            else:
+                of[i] = len(found)
+                found.append((tuple({of[j] for j in before}), _Form(), []))
+            if repeats[i]:
+                _, linear, maxima = found[of[i]]
+                self._ops[i].add_to(linear, maxima, repeats[i])
+        return tuple(_Segment(before, linear.frozen(), tuple(maxima)) for before, linear, maxima in found)
+
+    @cached_property
+    def _followers(self) -> list[int]:
+        """How many ops wait for each."""
         followers = [0] * len(self._ops)
         for before in self._predecessors:
             for i in before:
                 followers[i] += 1
-        paths = []
-        for stage in range(self.graph.stages):
-            of: dict[int, int] = {}
-            found: list[tuple[tuple[int, ...], _Form, list[tuple[Terms, ...]]]] = []
-            for i in self._order:
-                before = self._predecessors[i]
-                if len(before) == 1 and followers[before[0]] == 1:
-                    of[i] = of[before[0]]
-                else:
-                    of[i] = len(found)
-                    found.append((tuple({of[j] for j in before}), _Form(), []))
-                if repeats := self.graph.ops[i].repeats[stage]:
-                    _, linear, maxima = found[of[i]]
-                    self._ops[i].add_to(linear, maxima, repeats)
-            paths.append(tuple(_Segment(b, linear.frozen(), tuple(maxima)) for b, linear, maxima in found))
-        return paths
+        return followers
 
     def _path(self, load: _Load) -> Number:
         """Longest path through the graph; with pipeline stages, each stage's own path is combined."""
-        longest = _largest([_walked(path, load.values) for path in self._paths])
+        longest = _largest([_walked(path, load.values) for path in self._paths.longest])
         if not (is_plain(load.parts) and load.parts == 1.0):
             longest = longest * load.parts
-        if len(self._paths) == 1:
+        if self.graph.stages == 1:
             return longest
         walk: Number = 0.0
-        for path in self._paths:
-            walk = walk + _walked(path, load.fullest)
+        for path, number in self._paths.walk:
+            walk = walk + number * _walked(path, load.fullest)
         return maximum(longest, walk)
 
     def price(self, shape: StepShape) -> StepCost:
         """Return every figure of a step; fields of the shape may be arrays that broadcast."""
         load = self._load(shape)
-        if len(self._stages) == 1:
+        if self.graph.stages == 1:
             # One evaluation serves both bounds.
-            usual = self._seconds(self._stages[0], load.values, load.parts, peak=False)
+            usual = self._credited(self._once(self._stages[0], load.values, peak=False), load.parts)
             slowed = self._slowed(usual)
             sustained = _largest(slowed)
             bound = _largest(usual) if self._one_accumulator else self._roofline(load)
             estimate = maximum(self._path(load), sustained)
         else:
-            stages = [self._slowed(self._seconds(stage, load.values, load.parts, peak=False)) for stage in self._stages]
+            once = [self._once(stage, load.values, peak=False) for stage in self._stages]
+            stages = [self._slowed(self._credited(each, load.parts)) for each in once]
             slowed = [_largest(seconds) for seconds in zip(*stages, strict=True)]
             bound, sustained, estimate = self.bound(shape), self.sustained_bound(shape), self.estimate(shape)
         flops, hbm, moved = self._totals(load.values, load.parts)
@@ -516,8 +558,8 @@ class Pricer:
     def _totals(self, values: Sequence[Number], count: Number) -> tuple[Number, Number, Number]:
         """FLOPs, HBM bytes (L2 credit not applied, activations not counted) and link bytes of the busiest stage."""
         best: tuple[Number, Number, Number] = (0.0, 0.0, 0.0)
-        for stage in range(self.graph.stages):
-            totals = [_evaluate(form, values) * count for form in self._stage_amounts[stage]]
+        for amounts in self._stage_amounts:
+            totals = [_evaluate(form, values) * count for form in amounts]
             best = (maximum(best[0], totals[0]), maximum(best[1], totals[1]), maximum(best[2], totals[2]))
         return best
 
@@ -544,7 +586,7 @@ class Pricer:
     @cached_property
     def _stage_amounts(self) -> list[tuple[Terms, Terms, Terms]]:
         stages = []
-        for stage in range(self.graph.stages):
+        for stage, _ in self.graph.stage_kinds:
             forms = (_Form(), _Form(), _Form())
             for op, (flops, hbm, _, link) in zip(self.graph.ops, self._amounts, strict=True):
                 for form, terms in zip(forms, (flops, hbm, link), strict=True):
@@ -583,6 +625,20 @@ class Pricer:
                 )
             )
         return rows
+
+
+def _not_exceeded(stages: Sequence[tuple[int, ...]]) -> list[int]:
+    """Indices of the stages that no other has at least as many of every op as: only these can take longest."""
+    kept: list[int] = []
+    for i in sorted(range(len(stages)), key=lambda i: -sum(stages[i])):
+        if not any(all(map(ge, stages[j], stages[i])) for j in kept):
+            kept.append(i)
+    return sorted(kept)
+
+
+def _absent(sequences: Number) -> bool:
+    """Whether a step has no such sequences at any of its points, as far as a plain number says so."""
+    return is_plain(sequences) and sequences == 0
 
 
 def _largest(values: Sequence[Number]) -> Number:

@@ -64,6 +64,20 @@ class StepGraph(Value):
     stages: int = 1
     ranks: int = 1
 
+    @cached_property
+    def stage_kinds(self) -> tuple[tuple[int, int], ...]:
+        """The first stage of each kind, and how many stages there are of it.
+
+        Stages of a kind have equally many of every op, and so cost the same. GraphError for an op that does not
+        say how many of it each stage has.
+        """
+        for op in self.ops:
+            if len(op.repeats) != self.stages:
+                raise GraphError(
+                    f"{op.name!r} ({op.origin}) has instances on {len(op.repeats)} stages; the graph has {self.stages}"
+                )
+        return kinds_of_stages(self.stages, (op.repeats for op in self.ops))
+
     def op(self, name: str) -> Op:
         """Return the op of that name; GraphError if there is none."""
         for op in self.ops:
@@ -172,6 +186,18 @@ class StepGraph(Value):
                 if graph.out_degree(op.name) == 0:
                     graph.add_edge(op.name, "end", weight=weight(op))
         return graph
+
+
+def kinds_of_stages(stages: int, repeats: Iterable[tuple[int, ...]]) -> tuple[tuple[int, int], ...]:
+    """Return the first stage of each kind and the number of its kind, given what each stage has of everything."""
+    first: dict[tuple[int, ...], int] = {}
+    number: dict[int, int] = {}
+    # What stages have of one thing they mostly have of the next, so each list is looked at only once.
+    different = tuple(dict.fromkeys(repeats)) if stages > 1 else ()
+    for stage, has in enumerate(zip(*different, strict=True) if different else [()] * stages):
+        kind = first.setdefault(has, stage)
+        number[kind] = number.get(kind, 0) + 1
+    return tuple(number.items())
 
 
 ROOTS = frozenset({"tokens", "schemas"})

@@ -7,14 +7,15 @@ block, then the LM head. An architecture with a token mixer of a kind not known 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from attrs import frozen
+from attrs import field, frozen
 
 from servelint.architecture import (
     Architecture,
     Attention,
     Block,
+    Indexer,
     LatentAttention,
     LinearState,
     Tensor,
@@ -68,9 +69,15 @@ class Formats(Value):
     cache: Format
     quantized: Format | None = None
     covers: tuple[str, ...] = ()
+    tensors: Mapping[str, Format] = field(factory=dict)
 
     def of(self, tensor: Tensor) -> Format:
-        """Return the stored format of a tensor; what does not multiply stays in the base format, but for tables."""
+        """Return the stored format of a tensor; what does not multiply stays in the base format, but for tables.
+
+        ``tensors`` holds the tensors, by name, that are in another format than their role says.
+        """
+        if tensor.matmul and tensor.name in self.tensors:
+            return self.tensors[tensor.name]
         if self.quantized is not None and quantizes(self.covers, tensor):
             return self.quantized
         return self.stored
@@ -204,18 +211,19 @@ def _attention(layer: _Layer, mixer: Attention) -> list[Demand]:
     cached = Input("KV elements per token", mixer.cache_elements, "", layer.source("num_key_value_heads x head_dim"))
     width = Input("head dims (key + value)", mixer.head_dim + mixer.v_head_dim, "", layer.source("head_dim"))
     cache = layer.formats.cache
-    kind = "sliding" if mixer.window else "chunked" if mixer.chunk else "full"
+    kind = "indexed" if mixer.indexer else "sliding" if mixer.window else "chunked" if mixer.chunk else "full"
+    attended = mixer.window if mixer.indexer is None else mixer.indexer.reach
     return [
         Matmul(
             2.0 * mixer.q_heads * (mixer.head_dim + mixer.v_head_dim),
-            attended_pairs(mixer.window, mixer.chunk),
+            attended_pairs(attended, mixer.chunk),
             "heads",
             Lineage("attention FLOPs = 2 x query heads x (key + value dim) x attended pairs", (heads, width)),
             layer.base,
         ),
         CacheIO(
             mixer.cache_elements,
-            cached_tokens(mixer.window, mixer.chunk),
+            cached_tokens(attended, mixer.chunk),
             "kv_heads",
             Lineage("KV bytes read = cached tokens x elements per token x bytes per element", (cached,)),
             cache,
@@ -231,10 +239,13 @@ def _attention(layer: _Layer, mixer: Attention) -> list[Demand]:
             True,
             kind,
         ),
+        *_index(layer, mixer.indexer),
     ]
 
 
 def _latent(layer: _Layer, block: Block, mixer: LatentAttention) -> list[Demand]:
+    if mixer.window:
+        return _compressed(layer, mixer)
     rank, rope = mixer.kv_lora_rank, mixer.rope_dim
     latent = Input(
         "latent elements per token", mixer.cache_elements, "", layer.source("kv_lora_rank + qk_rope_head_dim")
@@ -289,31 +300,68 @@ def _latent(layer: _Layer, block: Block, mixer: LatentAttention) -> list[Demand]
             "latent",
         ),
     ]
-    if indexer is not None:
-        width = Input("index bytes per token", indexer.bytes_per_token, "B", layer.source("index_head_dim"))
+    return [*demands, *_index(layer, indexer)]
+
+
+def _compressed(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
+    """The last tokens one by one, and one entry for each ``stride`` tokens, all or those that an index picks."""
+    heads = Input("query heads", mixer.q_heads, "", layer.source("num_attention_heads"))
+    entry = Input("elements per cache entry", mixer.entry_elements, "", layer.source("head_dim"))
+    window = Input("window", mixer.window, "tok", layer.source("sliding_window"))
+    stride = Input("tokens per compressed entry", mixer.stride, "tok", layer.source("compress_ratios"))
+    pair = 2.0 * mixer.q_heads * (mixer.entry_elements + mixer.v_head_dim)
+    reach = mixer.indexer.reach if mixer.indexer is not None else 0
+    cache = layer.formats.cache
+
+    def moved(elements: int, feature: Feature, what: str, own: Input, *, write: bool) -> CacheIO:
+        lineage = Lineage(f"bytes of {what} = tokens x elements x bytes per element", (entry, own))
+        return CacheIO(elements, feature, "replicated", lineage, cache, write, "latent")
+
+    def scored(flops: float, feature: Feature, what: str, own: Input) -> Matmul:
+        lineage = Lineage(f"score and value FLOPs over {what}", (heads, entry, own))
+        return Matmul(flops, feature, "heads", lineage, layer.base)
+
+    demands: list[Demand] = [
+        scored(pair, attended_pairs(mixer.window), "the last tokens", window),
+        moved(mixer.entry_elements, cached_tokens(mixer.window), "the last tokens read", window, write=False),
+        moved(mixer.entry_elements, TOKENS, "new tokens written", window, write=True),
+    ]
+    if mixer.stride:
         demands += [
-            StateIO(
-                indexer.bytes_per_token,
-                cached_tokens(),
-                "replicated",
-                Lineage("index keys scanned = cached tokens x index bytes per token", (width,)),
-            ),
-            StateIO(
-                indexer.bytes_per_token,
-                TOKENS,
-                "replicated",
-                Lineage("index keys written = new tokens x index bytes per token", (width,)),
-            ),
-            Matmul(
-                2.0 * indexer.heads * indexer.head_dim,
-                attended_pairs(),
-                "replicated",
-                Lineage("indexer FLOPs = 2 x index heads x index dim x pairs", (width,)),
-                # Keys of one byte an element are multiplied as they are stored.
-                "fp8" if indexer.bytes_per_token < 2 * indexer.head_dim else layer.base,
-            ),
+            scored(pair / mixer.stride, attended_pairs(reach), "compressed entries", stride),
+            moved(mixer.cache_elements, cached_tokens(reach), "compressed entries read", stride, write=False),
+            moved(mixer.cache_elements, TOKENS, "compressed entries written", stride, write=True),
         ]
-    return demands
+    return [*demands, *_index(layer, mixer.indexer)]
+
+
+def _index(layer: _Layer, indexer: Indexer | None) -> list[Demand]:
+    """Scan and write the keys of a sparse-attention index."""
+    if indexer is None:
+        return []
+    width = Input("index bytes per token", indexer.bytes_per_token, "B", layer.source("index_head_dim"))
+    return [
+        StateIO(
+            indexer.bytes_per_token,
+            cached_tokens(),
+            "replicated",
+            Lineage("index keys scanned = cached tokens x index bytes per token", (width,)),
+        ),
+        StateIO(
+            indexer.bytes_per_token,
+            TOKENS,
+            "replicated",
+            Lineage("index keys written = new tokens x index bytes per token", (width,)),
+        ),
+        Matmul(
+            2.0 * indexer.heads * indexer.elements_per_token,
+            attended_pairs(),
+            "replicated",
+            Lineage("indexer FLOPs = 2 x index heads x index elements per token x pairs", (width,)),
+            # Keys of one byte an element are multiplied as they are stored.
+            "fp8" if indexer.bytes_per_token < 2 * indexer.elements_per_token else layer.base,
+        ),
+    ]
 
 
 def _state(layer: _Layer, mixer: LinearState) -> list[Demand]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from attrs import evolve, frozen
 
 from servelint.architecture import Architecture, Attention, Axis, Block, LatentAttention, LinearState, Tensor
 from servelint.formats import Format
+from servelint.graph import kinds_of_stages
 from servelint.layout import Formats
 from servelint.lineage import Input, Lineage, Source
 from servelint.values import Value
@@ -103,7 +105,7 @@ class Fit(NamedTuple):
         return self.budget - self.weights - self.reserves
 
 
-@frozen(eq=False, repr=False)
+@frozen(slots=False, eq=False, repr=False)
 class MemoryLedger(Value):
     """Memory of one device, per pipeline stage, in bytes.
 
@@ -126,6 +128,12 @@ class MemoryLedger(Value):
     page_size: int = 1
     cache_bytes: float | None = None
 
+    @cached_property
+    def _distinct(self) -> tuple[int, ...]:
+        """The first stage of each kind; the others hold the same."""
+        held = [entry.repeats for entries in (self.weights, self.caches, self.states) for entry in entries]
+        return tuple(stage for stage, _ in kinds_of_stages(self.stages, held))
+
     def fit(self, stage: int) -> Fit:
         """What weights and reserves leave on a device of a stage."""
         weights = sum(w.bytes_on(stage) for w in self.weights)
@@ -142,12 +150,12 @@ class MemoryLedger(Value):
     @property
     def tightest(self) -> int:
         """The stage whose weights leave least."""
-        return min(range(self.stages), key=lambda s: self.fit(s).left)
+        return min(self._distinct, key=lambda s: self.fit(s).left)
 
     @property
     def weights_bytes(self) -> float:
         """Weight bytes on a device of the stage that holds most."""
-        return max(self.fit(stage).weights for stage in range(self.stages))
+        return max(self.fit(stage).weights for stage in self._distinct)
 
     def cache_left(self, stage: int) -> float:
         """Bytes for KV cache and state on a device of a stage, at least 0."""
@@ -167,7 +175,7 @@ class MemoryLedger(Value):
 
     def bytes_per_token(self, stage: int | None = None) -> float:
         """KV bytes of one more token on a device of a stage (of the fullest), before any window is full."""
-        stages = range(self.stages) if stage is None else (stage,)
+        stages = self._distinct if stage is None else (stage,)
         return max(sum(c.bytes_per_token * c.repeats[s] for c in self.caches) for s in stages)
 
     def resident_sequences(self, context: float) -> int:
@@ -178,7 +186,7 @@ class MemoryLedger(Value):
     def resident_per_rank(self, context: float) -> float:
         """Sequences of ``context`` tokens that one rank holds; infinite when a sequence takes no memory."""
         least = math.inf
-        for stage in range(self.stages):
+        for stage in self._distinct:
             each = self.sequence_bytes(context, stage)
             if each > 0:
                 # Guard against a last-bit shortfall of an exact fit.
@@ -192,7 +200,7 @@ class MemoryLedger(Value):
         that fit (fractions counted) times ``context``, as engines report it.
         """
         least = math.inf
-        for stage in range(self.stages):
+        for stage in self._distinct:
             each = self.sequence_bytes(context, stage)
             if each > 0:
                 least = min(least, self.cache_left(stage) / each * self.paged(context))
@@ -272,15 +280,14 @@ def _lay_mixer(
                 Input("layers", block.count, "", where("num_hidden_layers")),
             ),
         )
-        extra, window = 0.0, 0
-        if isinstance(mixer, LatentAttention):
-            extra = mixer.indexer.bytes_per_token if mixer.indexer else 0.0
-        else:
-            window = mixer.window or mixer.chunk
+        extra = mixer.indexer.bytes_per_token if mixer.indexer is not None else 0.0
         axis: Axis = "replicated" if latent else "kv_heads"
-        caches.append(
-            Cache(block.name, mixer.cache_elements, formats.cache, (block.count,), axis, lineage, extra, window)
-        )
+        window = 0 if isinstance(mixer, LatentAttention) else mixer.window or mixer.chunk
+        grown = Cache(block.name, mixer.cache_elements, formats.cache, (block.count,), axis, lineage, extra, window)
+        if mixer.cache_elements:
+            caches.append(grown)
+        if isinstance(mixer, LatentAttention) and mixer.window:
+            caches.append(evolve(grown, elements=mixer.entry_elements, extra_bytes=0.0, held=mixer.window))
     elif isinstance(mixer, LinearState):
         held = Input("state bytes per sequence and layer", mixer.bytes_per_sequence, "B", where("state dims"))
         states.append(

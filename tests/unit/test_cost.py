@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
+from servelint import cost
 from servelint.architecture import Tensor
 from servelint.cost import LinkLoad, Pricer, hbm_bytes_per_unit, link_loads
 from servelint.formats import Format
@@ -26,7 +29,7 @@ from servelint.resources import (
     StateIO,
     WeightRead,
 )
-from servelint.shapes import ONCE, TOKENS, decode
+from servelint.shapes import ONCE, TOKENS, StepShape, decode
 from servelint.testing import compose, samples
 
 NOTE = Lineage("given")
@@ -233,6 +236,98 @@ def test_ranks_need_a_sequence_each_for_a_micro_batch() -> None:
 def test_estimates_of_stages_follow_the_same_schedule() -> None:
     assert piped().estimate(decode(2.0, 0.0)) == pytest.approx(2 * 6 / 1)
     assert piped().estimate(decode(1.0, 0.0)) == pytest.approx(5 / 0.5)
+
+
+def deep(columns: list[tuple[int, int, int]], branch: bool = False, l2: int = 0) -> Pricer:
+    """Three ops of different resources, so many of each on each stage; ``branch`` has the last one wait for the first
+    only.
+    """
+    demands = (
+        (WeightRead(3e8, ONCE, "width", NOTE, WEIGHT, BF16), StateIO(7e7, TOKENS, "replicated", NOTE)),
+        (Matmul(3e11, TOKENS, "width", NOTE, "bf16", WEIGHT), WeightRead(1e8, ONCE, "width", NOTE, WEIGHT, BF16)),
+        (Collective(1.3e7, TOKENS, "replicated", NOTE, "all_reduce", 4), Launch(3.0, ONCE, "replicated", NOTE)),
+    )
+    repeats = tuple(zip(*columns, strict=True))
+    graph = evolve(chain(*demands, repeats=repeats), micro_batches=len(columns))
+    if branch:
+        graph = evolve(graph, ops=(*graph.ops[:2], evolve(graph.ops[2], inputs=("v0",))))
+    return Pricer(graph, evolve(TOPOLOGY, accelerator=evolve(SAMPLE, l2_bytes=l2)))
+
+
+def stage_by_stage(pricer: Pricer, shape: StepShape, figure: str) -> float:
+    """A bound or an estimate from prices of every stage on its own."""
+    graph, stages = pricer.graph, range(pricer.graph.stages)
+    alone = [
+        Pricer(
+            evolve(graph, stages=1, micro_batches=1, ops=tuple(evolve(o, repeats=(o.repeats[s],)) for o in graph.ops)),
+            pricer.topology,
+        )
+        for s in stages
+    ]
+
+    def schedule(part: StepShape, count: float) -> float:
+        each = [float(getattr(p, figure)(part.micro_batch(count))) for p in alone]
+        return max(count * max(each), sum(each))
+
+    def most(part: StepShape, wanted: int, cut: bool = False) -> float:
+        prompts = part.prefill_sequences * (part.prefill_tokens if cut else 1.0)
+        return max(1.0, min(float(part.batch + prompts), float(wanted)))
+
+    decoding, prompts = shape._replace(prefill_sequences=0.0), shape._replace(batch=0.0)
+    if figure == "estimate":
+        return max(schedule(part, most(part, len(stages))) for part in (shape, decoding, prompts))
+    tried = [(cut, wanted) for cut in (False, True) for wanted in range(1, len(stages) + 1)]
+    return max(min(schedule(part, most(part, n, cut)) for cut, n in tried) for part in (shape, decoding))
+
+
+COLUMNS = st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=2, max_size=9)
+SHAPES = st.tuples(
+    st.sampled_from((0.0, 1.0, 3.0, 40.5)), st.sampled_from((0.0, 1.0, 2.5)), st.sampled_from((1.0, 700.0))
+).map(lambda of: StepShape(batch=of[0], context=100.0, prefill_sequences=of[1], prefill_tokens=of[2]))
+
+
+@given(COLUMNS, SHAPES, st.booleans(), st.sampled_from(("bound", "sustained_bound", "estimate")))
+def test_stages_of_a_kind_cost_what_each_of_them_does(
+    columns: list[tuple[int, int, int]], shape: StepShape, branch: bool, figure: str
+) -> None:
+    pricer = deep(columns, branch)
+    expected = stage_by_stage(pricer, shape, figure)
+    assert getattr(pricer, figure)(shape) == pytest.approx(expected, rel=1e-12)
+
+
+def test_work_does_not_grow_with_equal_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+    evaluate = cost._evaluate
+    monkeypatch.setattr(cost, "_evaluate", lambda *form: evaluated.append(form) or evaluate(*form))
+
+    def work(stages: int, figure: str, l2: int) -> int:
+        pricer = deep([(1, 0, 1), *[(2, 2, 2)] * (stages - 2), (1, 1, 0)], l2=l2)
+        del evaluated[:]
+        # More sequences than stages: every number of micro-batches is another schedule.
+        getattr(pricer, figure)(StepShape(batch=5000.0, context=10.0, prefill_sequences=4000.0, prefill_tokens=7.0))
+        return len(evaluated)
+
+    for figure in ("bound", "sustained_bound", "estimate"):
+        assert 0 < work(2000, figure, 0) <= work(17, figure, 0)
+        assert work(2000, figure, 10**9) <= work(17, figure, 10**9)
+
+
+def test_equal_schedules_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pricer, priced = deep([(1, 1, 1)] * 12), []
+    roofline = pricer._roofline
+    monkeypatch.setattr(pricer, "_roofline", lambda load, **more: priced.append(load) or roofline(load, **more))
+    # One sequence makes one micro-batch, however many are wanted, and without prompts there is nothing to cut.
+    pricer.bound(decode(1.0, 100.0))
+    assert len(priced) == 1
+    pricer.bound(decode(3.0, 100.0))
+    assert len(priced) == 1 + 3
+
+
+def test_only_stages_that_can_be_longest_are_compared() -> None:
+    assert deep([(1, 0, 0), (2, 2, 2), (2, 1, 2), (0, 0, 3), (2, 2, 2)])._busiest == [1, 3]
+    # Without a branch one path stands for the walk through all stages.
+    assert [n for _, n in deep([(1, 0, 1), (2, 2, 2)])._paths.walk] == [1]
+    assert [n for _, n in deep([(1, 0, 1), (2, 2, 2), (2, 2, 2)], branch=True)._paths.walk] == [1, 2]
 
 
 def test_breakdown_and_amounts_name_every_op() -> None:

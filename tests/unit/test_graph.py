@@ -7,7 +7,7 @@ import pytest
 from attrs import evolve
 
 from servelint.errors import GraphError
-from servelint.graph import Op, StepGraph, demands_of
+from servelint.graph import Op, StepGraph, demands_of, kinds_of_stages
 from servelint.layout import launch
 from servelint.lineage import Lineage
 from servelint.manager import Plugins
@@ -95,6 +95,21 @@ def test_demands_by_kind(plugins: Plugins) -> None:
 def test_counts_over_stages() -> None:
     assert op("a", "tokens", "x", repeats=(3, 4)).count == 7
     assert launch(3.0).coefficient == 3.0
+
+
+def test_stages_of_equal_content_are_one_kind() -> None:
+    staged = StepGraph(
+        (op("a", "tokens", "x", repeats=(1, 2, 2, 1)), op("b", "x", "y", repeats=(3, 4, 4, 5))), stages=4
+    )
+    assert staged.stage_kinds == ((0, 1), (1, 2), (3, 1))
+    assert CHAIN.stage_kinds == ((0, 1),)
+    assert kinds_of_stages(3, ()) == ((0, 3),)
+
+
+def test_an_op_says_how_many_of_it_every_stage_has() -> None:
+    staged = StepGraph((op("a", "tokens", "x", repeats=(1, 2)), op("b", "x", "y")), stages=2)
+    with pytest.raises(GraphError, match=r"'b' \(plugin b\) has instances on 1 stages; the graph has 2"):
+        assert staged.stage_kinds
 
 
 def test_networkx_measures_the_path_that_the_estimate_takes(plugins: Plugins) -> None:

@@ -46,6 +46,21 @@ def test_what_is_left_is_the_budget_less_weights_and_reserves() -> None:
     assert evolve(held, cache_bytes=77.0).cache_left(0) == 77.0
 
 
+def test_stages_that_hold_the_same_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stages 2 to 1999 are alike; of equal ones the first is named.
+    repeats = (1, 3, *[2] * 1998)
+    staged = ledger(weights(100, repeats), caches=(cache(1.0, repeats),), stages=2000)
+    looked: list[int] = []
+    fit = MemoryLedger.fit
+    monkeypatch.setattr(MemoryLedger, "fit", lambda held, stage: looked.append(stage) or fit(held, stage))
+    assert staged.tightest == 1
+    assert staged.weights_bytes == 600.0
+    assert staged.resident_sequences(10) == min(700 // 20, 300 // 60, 500 // 40)
+    assert staged.capacity_tokens(10) == 50
+    assert set(looked) == {0, 1, 2}
+    assert evolve(staged, stages=1).tightest == 0
+
+
 def test_the_tightest_stage_decides() -> None:
     staged = ledger(weights(100, (1, 3)), caches=(cache(1.0, (4, 1)),), stages=2)
     assert staged.tightest == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil, comb
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from servelint.manager import Plugins
 from servelint.resources import CacheIO, Collective, Matmul, WeightRead
 from servelint.shapes import StepShape, decode, prefill
 from servelint.testing import compose, samples
-from servelint_plugins.policies.parallelism import Parallelism, devices, stage_layers
+from servelint_plugins.policies import parallelism
+from servelint_plugins.policies.parallelism import Parallelism, devices, reached_share, stage_layers
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, DIM, WIDTH, VOCABULARY = 1024, 8, 16, 4, 64, 4096, 32_000
 STEP = decode(8.0, 1000.0)
@@ -247,6 +250,32 @@ def test_context_parallel_on_devices_of_its_own(plugins: Plugins) -> None:
 )
 def test_layers_are_split_as_evenly_as_they_go(layers: int, stages: int, split: tuple[int, ...]) -> None:
     assert stage_layers(Parallelism(pipeline=stages), layers) == split
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 8, 64, 100, 256, 4096])
+@pytest.mark.parametrize(("count", "top_k"), [(8, 2), (8, 8), (8, 7), (60, 4), (256, 8), (1000, 1), (5000, 2500)])
+def test_the_share_of_tokens_that_reach_a_group_is_exact(count: int, top_k: int, groups: int) -> None:
+    missed = Fraction(comb(count - ceil(count / groups), top_k), comb(count, top_k))
+    assert reached_share(Experts(count, top_k), groups) == pytest.approx(float(1 - missed), rel=1e-12)
+
+
+def test_a_share_takes_few_factors_however_many_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors: list[float] = []
+    log1p = parallelism.log1p
+    monkeypatch.setattr(parallelism, "log1p", lambda x: factors.append(x) or log1p(x))
+    assert reached_share(Experts(100_000, 50_000), 4096) == pytest.approx(1 - 2.0**-25, rel=1e-9)
+    assert len(factors) == ceil(100_000 / 4096)
+    assert reached_share(Experts(100_000, 50_000), 2) == reached_share(Experts(10**6, 10**5), 3) == 1.0
+    assert len(factors) < 1000
+
+
+def test_thousands_of_stages_have_a_layer_each(plugins: Plugins) -> None:
+    model = evolve(dense(), num_layers=2000)
+    blocks = tuple(evolve(b, layers=tuple(range(2000))) for b in model.blocks)
+    staged = composed(plugins, evolve(model, blocks=blocks), pipeline=2000)
+    assert staged.graph.op("attn.core").repeats == (1,) * 2000
+    # The first stage has the embedding, the last one the head.
+    assert staged.graph.stage_kinds == ((0, 1), (1, 1998), (1999, 1))
 
 
 def test_stages_hold_their_layers_and_send_between(plugins: Plugins) -> None:

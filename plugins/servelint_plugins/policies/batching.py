@@ -46,7 +46,11 @@ class Batching(Value):
     prefill_chunk: int | None = key(
         Integer(1, 100_000_000), doc="Most prompt tokens of a step. Left out: what `max_batched_tokens` leaves."
     )
-    admission: str | None = key(Text(), doc="Which request is admitted next.", judged=False)
+    admission: str | None = key(
+        Text(),
+        doc="How requests are admitted, in the engine's words: TensorRT-LLM's `guaranteed_no_evict` (its default) or "
+        "`max_utilization`, which evicts.",
+    )
     parallel_samples: int | None = key(Integer(1, 1024), doc="Outputs decoded from each prompt. Left out: 1.")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from servelint.composition import build_topology
+from servelint.errors import UnpricedError
 from servelint.plugin import (
     Boolean,
     Composition,
@@ -114,6 +115,10 @@ def _pool(name: str, table: PoolTable, context: Context) -> Pool:
     composition = Composition(evolve(setup, deployment=evolve(deployment, policies=policies), topology=topology))
     try:
         composition.memory, composition.scheduler, composition.pricer  # noqa: B018
+    except UnpricedError as error:
+        if table.accelerator is None:
+            raise
+        raise UnpricedError(f"the {name} pool: {error}", (*path, "accelerator")) from None
     except InfeasibleError as error:
         raise InfeasibleError(f"the {name} pool: {error}", path) from None
     return Pool(composition, replicas)

@@ -9,6 +9,23 @@ _OCP = "OCP Microscaling Formats (MX) Specification v1.0"
 _NVFP4 = "NVIDIA, Introducing NVFP4 for Efficient and Accurate Low-Precision Inference (2025)"
 _GPTQ = "Frantar et al., GPTQ (arXiv 2210.17323): group scale fp16, zero point of the weight's own bits"
 _AWQ = "Lin et al., AWQ (arXiv 2306.00978): group scale fp16, zero point of the weight's own bits"
+_GGML = "ggml-org/llama.cpp ggml/src/ggml-common.h: bytes of a block over its 32 (K: 256) weights"
+_FILE_TYPES = (
+    "ggml-org/llama.cpp@311c2c9f:tools/quantize/README.md: bits of a weight of Llama-3.1-8B in a file of the type"
+)
+_MATRICES = (*_LINEAR, "embedding", "lm_head")
+
+
+def _ggml(name: str, block: int, *, cache: bool = True) -> Format:
+    """A type of ggml's tensors: bytes of a block of 32 weights, scales included."""
+    bits = int(name.partition("_")[0].lstrip("iq"))
+    return Format(name, bits, block / 4 - bits, None, 32, _MATRICES, kv_cache=cache, sources=(_GGML,))
+
+
+def _file_type(name: str, bits: float) -> Format:
+    """A mixture of ggml's types, as GGUF files are named: mean bits of a weight of the whole file."""
+    whole = int(name.partition("_")[0].lstrip("iq"))
+    return Format(name, whole, round(bits - whole, 4), None, 32, _MATRICES, sources=(_FILE_TYPES, _GGML))
 
 
 def _grouped(bits: int, group: int) -> Format:
@@ -89,5 +106,20 @@ FORMATS = (
         aliases=("mxfp4-experts",),
         sources=(_OCP, "openai/gpt-oss-120b model card"),
     ),
+    _ggml("q4_0", 18),
+    _ggml("q4_1", 20),
+    _ggml("q5_0", 22),
+    _ggml("q5_1", 24),
+    _ggml("q8_0", 34),
+    _ggml("iq4_nl", 18),
+    _file_type("q2_k", 3.1593),
+    _file_type("q3_k_s", 3.6429),
+    _file_type("q3_k_l", 4.2979),
+    _file_type("q4_k_s", 4.6672),
+    _file_type("q4_k_m", 4.8944),
+    _file_type("q5_k_s", 5.5704),
+    _file_type("q5_k_m", 5.7036),
+    _file_type("q6_k", 6.5633),
+    _file_type("iq4_xs", 4.4597),
     Format("nvfp4", 4, 8 / 16, "fp4", 16, _LINEAR, kv_cache=True, aliases=("fp4",), sources=(_NVFP4,)),
 )

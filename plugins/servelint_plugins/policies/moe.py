@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, comb
+from math import ceil
 
 from attrs import evolve, frozen
 
@@ -28,6 +28,7 @@ from servelint.plugin import (
     key,
 )
 from servelint.values import Value
+from servelint_plugins.policies.parallelism import reached_share
 
 NAME = "moe"
 
@@ -94,11 +95,8 @@ def graph(config: Moe, graph: StepGraph, context: Context) -> StepGraph:
         if isinstance(demand, Collective):
             if demand.kind != "all_to_all":
                 return demand
-            local = ceil(block.experts.count / ranks)
-            missed = comb(block.experts.count - local, block.experts.top_k) / comb(
-                block.experts.count, block.experts.top_k
-            )
-            return demand.scaled(min(skew, 1 / (1 - missed)), NAME, f"{why}, at most every token", source)
+            most = 1 / reached_share(block.experts, ranks)
+            return demand.scaled(min(skew, most), NAME, f"{why}, at most every token", source)
         if not op.name.endswith(".experts"):
             return demand
         if isinstance(demand, WeightRead):

@@ -7,7 +7,7 @@ parts again. The conventions are those of docs/cost-model.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import ceil, comb
+from math import ceil, expm1, log1p
 from typing import TypeVar
 
 from attrs import evolve, frozen
@@ -53,7 +53,11 @@ DISPATCH_BYTES = {"fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 PARTIAL_BYTES = 4
 """Partial softmax results are joined in fp32."""
 
-_degree = Integer(1, 4096)
+LOG_OF_NOTHING = -40.0
+"""Logarithm of a chance that is less than the last bit of 1."""
+
+MOST = 4096
+_degree = Integer(1, MOST)
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -144,7 +148,7 @@ def defaults(config: Parallelism, context: Context) -> Mapping[str, Default]:
     devices, source = context.topology.devices, Source("default", "docs/conventions.md", "parallelism")
     filled = {name: Default(1, "", source) for name in ("pipeline", "data", "attention_data", "context")}
     shared = config.p * config.d * (config.c if config.tensor else 1)
-    tensor = devices // shared if devices % shared == 0 else 1
+    tensor = devices // shared if devices % shared == 0 and devices // shared <= MOST else 1
     reason = "every device of the replica, in one tensor-parallel group" if tensor > 1 else ""
     return filled | {"tensor": Default(tensor, reason, source)}
 
@@ -396,9 +400,24 @@ def _dispatch(op: Op, block: Block, split: _Split) -> list[Demand]:
 
 def _distinct_remote(experts: Experts, groups: int) -> float:
     """Expected groups other than its own that a token's top-k experts lie in, routing being uniform."""
-    local = ceil(experts.count / groups)
-    missed = comb(experts.count - local, experts.top_k) / comb(experts.count, experts.top_k)
-    return (groups - 1) * (1 - missed)
+    return (groups - 1) * reached_share(experts, groups)
+
+
+def reached_share(experts: Experts, groups: int) -> float:
+    """Chance that a token's top-k experts include one of those of a group, routing being uniform.
+
+    ``1 - C(E - n, k) / C(E, k)`` for n of E experts in the group, the quotient as a product of its
+    min(n, k) factors.
+    """
+    few, many = sorted((ceil(experts.count / groups), experts.top_k))
+    if few + many > experts.count:
+        return 1.0
+    missed = 0.0
+    for i in range(few):
+        missed += log1p(-many / (experts.count - i))
+        if missed < LOG_OF_NOTHING:
+            return 1.0
+    return -expm1(missed)
 
 
 def stage_layers(config: Parallelism, layers: int) -> tuple[int, ...]:
@@ -410,13 +429,19 @@ def stage_layers(config: Parallelism, layers: int) -> tuple[int, ...]:
 
 
 def _stage_counts(config: Parallelism, context: Context) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-    bounds, start = [], 0
-    for count in stage_layers(config, context.architecture.num_layers):
-        bounds.append((start, start + count))
-        start += count
+    # Stage of every layer, looked up rather than searched: layers and stages can both be thousands.
+    stage_of = [s for s, n in enumerate(stage_layers(config, context.architecture.num_layers)) for _ in range(n)]
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def counts(layers: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(sum(low <= layer < high for layer in layers) for low, high in bounds)
+        found = known.get(layers)
+        if found is None:
+            held = [0] * config.p
+            for layer in layers:
+                if layer < len(stage_of):
+                    held[stage_of[layer]] += 1
+            found = known[layers] = tuple(held)
+        return found
 
     return counts
 

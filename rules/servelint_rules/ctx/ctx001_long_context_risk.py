@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from servelint.distribution import Lengths
@@ -19,6 +20,8 @@ from servelint_rules.variants import budget_key, larger_budgets, narrower_cache,
 
 NODE = 8
 """Devices of the largest replica that is proposed: those of the usual node."""
+MENDED = 6
+"""Scenarios that remedies are worked out for, at up to a tenth of a second each on a deep pipeline."""
 QUANTILES = ("min", "max", "p")
 """Keys of prompt lengths that a limit caps start like this; a mean or a deviation it changes otherwise."""
 
@@ -179,9 +182,10 @@ rate = "1 req/s"
         workload = review.deployment.workload
         today = Scenario(mix, None, None) if workload is None else Scenario(mix, workload.rate, workload.concurrency)
         base = today._replace(mix=mix.at_context(sized)) if review.declared("deployment", "sized_for") else today
-        if _verdict(review, review.composition, base) is not None:
+        if _broken(review, review.composition, base) is not None:
             # Already broken at what it was sized for: other rules say so.
             return
+        edits = Edits(review, review.composition)
         for i, grown in review.growth:
             case = _scenario(grown, today, workload.growth[i] if workload is not None else None)
             verdict = _verdict(review, review.composition, case)
@@ -189,23 +193,24 @@ rate = "1 req/s"
                 path: KeyPath = ("workload", "growth", i)
                 keys = ("prompt_tokens", "output_tokens", "trace", "rate", "concurrency")
                 key = next((k for k in keys if review.declared(*path, k)), None)
-                yield self._finding(review, (*path, key) if key else path, base, case, sized, verdict)
+                yield self._finding(edits, (*path, key) if key else path, base, case, sized, verdict)
         if review.declared("deployment", "sized_for") and mix.context(0.99) > sized:
             case = today._replace(mix=_longest(mix), of=mix)
             verdict = _verdict(review, review.composition, case)
             if verdict is not None:
                 key = "trace" if review.declared("workload", "trace") else "prompt_tokens"
-                yield self._finding(review, ("workload", key), base, case, sized, verdict)
+                yield self._finding(edits, ("workload", key), base, case, sized, verdict)
 
     def _finding(
         self,
-        review: Review,
+        edits: Edits,
         path: KeyPath,
         base: Scenario,
         case: Scenario,
         sized: float,
         verdict: Verdict,
     ) -> Finding:
+        review = edits.review
         then, now = case.mix.mean_context, base.mix.mean_context
         longer = f" takes the mean context from {tokens(now)} to {tokens(then)} tokens ({then / now:.1f}x)"
         if case.of is not None:
@@ -219,7 +224,7 @@ rate = "1 req/s"
                 Input("mean context", then, "tok", review.source(*path)),
                 *_inputs(review, verdict),
             ),
-            help="; or ".join(_remedies(review, path, case))
+            help="; or ".join(edits.mending(path, case))
             or "a deployment of its own for these requests: no single change of this one carries them",
             related=(
                 Related(_sized_path(review), f"sized for a context of {tokens(sized)} tokens"),
@@ -262,8 +267,19 @@ def _scenario(mix: Mix, today: Scenario, declared: Workload | None) -> Scenario:
 # What breaks
 
 
-def _verdict(review: Review, composition: Composition, case: Scenario, replicas: int | None = None) -> Verdict | None:
-    """Say why a deployment of so many replicas does not work under a scenario, None when it does."""
+def _verdict(review: Review, composition: Composition, case: Scenario) -> Verdict | None:
+    """Say why a deployment does not work under a scenario, None when it does."""
+    why = _broken(review, composition, case)
+    return None if why is None else why()
+
+
+def _broken(
+    review: Review, composition: Composition, case: Scenario, replicas: int | None = None
+) -> Callable[[], Verdict] | None:
+    """Return what says why a deployment of so many replicas does not work under a scenario, None when it does.
+
+    Whether takes a few prices, why takes many more, and of most edits only the former matters.
+    """
     mix, memory, final = case.mix, decode_side(composition).memory, case.mix.context(0.99)
     shared = composition is review.composition and mix is review.mix
     replicas, closed = replicas or review.replicas, case.rate is None
@@ -271,13 +287,13 @@ def _verdict(review: Review, composition: Composition, case: Scenario, replicas:
     if memory.resident_sequences(final) < 1 or service.batch_limit < 1:
         longest = final if memory.resident_sequences(final) < 1 else mix.mean_context
         reason = f"not one sequence of {tokens(longest)} tokens fits in the KV cache"
-        return Verdict(reason, cache_equation(service, longest), True, cache=True)
+        return lambda: Verdict(reason, cache_equation(service, longest), True, cache=True)
     ideal = Service(composition, mix, "bound", open_loop=not closed)
     if case.rate is not None:
         rate = case.rate / replicas
         point = service.at_rate(rate)
         if point is None:
-            return _overload(review, service, ideal, rate)
+            return lambda: _overload(review, service, ideal, rate)
         return _misses(review, point, lambda: ideal.at_rate(rate))
     point = service.fullest
     if case.concurrency is not None:
@@ -286,7 +302,7 @@ def _verdict(review: Review, composition: Composition, case: Scenario, replicas:
         if fitting < each:
             wanted = counted(each, "sequence")
             reason = f"{wanted} at once are declared for a replica and its KV cache holds {fitting:,}"
-            return Verdict(reason, cache_equation(service, mix.mean_context), True, cache=True)
+            return lambda: Verdict(reason, cache_equation(service, mix.mean_context), True, cache=True)
         point = service.point(min(float(each), point.batch)) if point is not None else None
     return None if point is None else _misses(review, point, lambda: ideal.point(point.batch))
 
@@ -312,10 +328,14 @@ def _rate_equations(service: Service, bound_by: Binding) -> Iterator[str]:
     yield rate_equation(service, bound_by)
 
 
-def _misses(review: Review, point: Point, at_best: Callable[[], Point | None]) -> Verdict | None:
-    misses = point.misses(review.objectives, declared=True)
-    if not misses:
+def _misses(review: Review, point: Point, at_best: Callable[[], Point | None]) -> Callable[[], Verdict] | None:
+    if all(point.meets(objective, declared=True) for objective in review.objectives):
         return None
+    return lambda: _slow(review, point, at_best)
+
+
+def _slow(review: Review, point: Point, at_best: Callable[[], Point | None]) -> Verdict:
+    misses = point.misses(review.objectives, declared=True)
     worst = max(misses, key=lambda m: m.seconds / m.objective.declared_s)
     objective = worst.objective
     becomes = "grows without limit" if math.isinf(worst.seconds) else f"becomes {duration(worst.seconds)}"
@@ -336,17 +356,64 @@ def _misses(review: Review, point: Point, at_best: Callable[[], Point | None]) -
 # What helps
 
 
-def _remedies(review: Review, path: KeyPath, case: Scenario) -> Iterator[str]:
+class Edits:
+    """Edits of a deployment, each composed once for all scenarios and asked once about the workload of today."""
+
+    def __init__(self, review: Review, composition: Composition) -> None:
+        self.review = review
+        self.composition = composition
+        self._more = larger_budgets(review)
+        self._budgets: list[tuple[int, Composition]] = []
+        self._wider: dict[int, Composition | None] = {}
+        self._today: dict[Composition, bool] = {}
+        self._left = MENDED
+
+    def mending(self, path: KeyPath, case: Scenario) -> Iterator[str]:
+        """Edits that end the finding; for scenarios after the first ones that break, to mend those first."""
+        self._left -= 1
+        if self._left < 0:
+            return iter((f"mend the first {MENDED} scenarios that break: remedies are worked out for those",))
+        return _remedies(self, path, case)
+
+    @cached_property
+    def narrow(self) -> Composition | None:
+        """An FP8 KV cache, where that is an edit."""
+        return narrower_cache(self.review)
+
+    def budgets(self) -> Iterator[tuple[int, Composition]]:
+        """Larger token budgets of a step."""
+        yield from self._budgets
+        for more in self._more:
+            self._budgets.append(more)
+            yield more
+
+    def wider(self, factor: int) -> Composition | None:
+        """``factor`` times the tensor parallelism."""
+        if factor not in self._wider:
+            self._wider[factor] = widened(self.composition, factor)
+        return self._wider[factor]
+
+    def work(self, other: Composition, case: Scenario) -> bool:
+        """Whether the edited deployment carries the scenario, and still the workload of today."""
+        review = self.review
+        mix, workload = review.mix, review.deployment.workload
+        if mix is None or workload is None or _broken(review, other, case) is not None:
+            return False
+        if other not in self._today:
+            today = Scenario(mix, workload.rate, workload.concurrency)
+            self._today[other] = _broken(review, other, today) is None
+        return self._today[other]
+
+
+def _remedies(edits: Edits, path: KeyPath, case: Scenario) -> Iterator[str]:
     """Edits of the spec that end the finding, each composed and priced; those without new hardware first."""
-    composition = review.composition
-    if composition is None:
-        return
-    narrow, cache = narrower_cache(review), 'policy.quantization.kv_cache = "fp8"'
-    cached = narrow is not None and _works(review, narrow, case)
+    review, composition = edits.review, edits.composition
+    narrow, cache = edits.narrow, 'policy.quantization.kv_cache = "fp8"'
+    cached = narrow is not None and edits.work(narrow, case)
     if cached:
         yield f"set {cache}"
-    for budget, other in larger_budgets(review):
-        if _works(review, other, case):
+    for budget, other in edits.budgets():
+        if edits.work(other, case):
             yield f"set policy.batching.{budget_key(review)} = {budget}"
             break
     replicas = _replicas(review, composition, case)
@@ -355,16 +422,8 @@ def _remedies(review: Review, path: KeyPath, case: Scenario) -> Iterator[str]:
     fewer = _replicas(review, narrow, case) if narrow is not None and not cached else None
     if fewer is not None and (replicas is None or fewer < replicas):
         yield f"set {cache} and hardware.replicas = {fewer}"
-    yield from _wider(review, composition, case, replicas)
+    yield from _wider(edits, case, replicas)
     yield from _shorter(review, composition, path, case)
-
-
-def _works(review: Review, composition: Composition, case: Scenario) -> bool:
-    """Whether a deployment carries the scenario, and still the workload of today."""
-    mix, workload = review.mix, review.deployment.workload
-    if _verdict(review, composition, case) is not None or mix is None or workload is None:
-        return False
-    return _verdict(review, composition, Scenario(mix, workload.rate, workload.concurrency)) is None
 
 
 def _replicas(review: Review, composition: Composition, case: Scenario) -> int | None:
@@ -379,22 +438,23 @@ def _replicas(review: Review, composition: Composition, case: Scenario) -> int |
         knee = service.knee(review.objectives)
         most = math.floor(knee.batch) * service.decode_replicas if knee is not None else 0
         number = math.ceil(case.concurrency / most) if most else None
-    if number is None or number <= review.replicas or _verdict(review, composition, case, number) is not None:
+    if number is None or number <= review.replicas or _broken(review, composition, case, number) is not None:
         return None
     return number
 
 
-def _wider(review: Review, composition: Composition, case: Scenario, replicas: int | None) -> Iterator[str]:
+def _wider(edits: Edits, case: Scenario, replicas: int | None) -> Iterator[str]:
     """More devices in the tensor-parallel group of a node, where that takes fewer of them than replicas do."""
+    composition = edits.composition
     if composition.scheduler.disaggregation is not None:
         return
     devices, tensor = composition.setup.topology.devices, parallelism(composition).t
     for factor in (2, 4, 8):
-        other = widened(composition, factor) if devices * factor <= NODE else None
-        if other is None or (replicas or math.inf) <= factor * review.replicas:
+        other = edits.wider(factor) if devices * factor <= NODE else None
+        if other is None or (replicas or math.inf) <= factor * edits.review.replicas:
             return
         near = all(hop.tier == "scale_up" for hop in other.setup.topology.hops(tensor * factor))
-        if near and _works(review, other, case):
+        if near and edits.work(other, case):
             yield f"set hardware.devices = {devices * factor} and policy.parallelism.tensor = {tensor * factor}"
             return
 
@@ -418,7 +478,7 @@ def _shorter(review: Review, composition: Composition, path: KeyPath, case: Scen
 
     def works(most: int) -> bool:
         knots = review.plugins.length_knots(cut(most))
-        return knots is not None and _verdict(review, composition, case.capped(Lengths(knots))) is None
+        return knots is not None and _broken(review, composition, case.capped(Lengths(knots))) is None
 
     prompt, output = (case.of or case.mix).prompt, case.mix.output
     longest = composition.max_model_len - output.mean

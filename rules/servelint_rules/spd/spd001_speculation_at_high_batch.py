@@ -229,14 +229,38 @@ concurrency = 1
 
     def _help(self, review: Review, point: Point, alone: Composition, k: int, where: str) -> str:
         config = review.policy("speculation")
-        for fewer in range(k - 1, 0, -1) if config.acceptance is not None else ():
+
+        def pays(fewer: int) -> bool:
             tried = review.variant(speculation=evolve(config, tokens=fewer))
             if tried is None:
-                break
+                return False
             service = Service(tried, point.service.mix, point.service.figure, open_loop=point.service.open_loop)
-            if _speedup(service.point(point.batch), alone)(max(point.batch, 1.0)) >= self.option("speedup"):
-                return f"draft at most {fewer} at this batch, or do not speculate {where}"
+            return _speedup(service.point(point.batch), alone)(max(point.batch, 1.0)) >= self.option("speedup")
+
+        most = longest_paying(pays, k) if config.acceptance is not None else 0
+        if most:
+            return f"draft at most {most} at this batch, or do not speculate {where}"
         return f"no shorter draft pays at this batch: do not speculate {where}".replace("every", "any")
+
+
+def longest_paying(pays: Callable[[int], bool], tokens: int) -> int:
+    """Longest draft of fewer tokens that pays, 0 when none does.
+
+    Each length takes a composition, so they are tried a fifth apart; next to the first that pays the limit is
+    bisected. The speed-up rises to one draft length and falls from there, so nothing is passed over but a range
+    narrower than a fifth.
+    """
+    high = tokens
+    while high > 1:
+        low = min(high - 1, high * 4 // 5)
+        if not pays(low):
+            high = low
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if pays(middle) else (low, middle)
+        return low
+    return 0
 
 
 def _ratio(gain: float) -> str:
