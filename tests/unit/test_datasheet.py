@@ -55,15 +55,26 @@ def test_a_whole_sheet() -> None:
         ({"memory__bandwith_bytes_per_s": 1}, "did you mean 'bandwidth_bytes_per_s'"),
         ({"memory__sources": None}, "[memory] has figures but no sources"),
         ({"memory__published_bytes": None}, "the figure memory.published_bytes is missing"),
-        ({"memory__bandwidth_bytes_per_s": 0}, "the figure memory.bandwidth_bytes_per_s is missing"),
+        ({"memory__bandwidth_bytes_per_s": 0}, "bandwidth_bytes_per_s is 0, expected a number from 1"),
         ({"memory__published_bytes": "80 GB"}, "published_bytes is '80 GB', of the wrong type"),
         ({"memory__published_bytes": True}, "expected a value"),
-        ({"memory__bandwidth_bytes_per_s": float("nan")}, "expected a finite number"),
-        ({"memory__bandwidth_bytes_per_s": -1.0}, "expected a finite number"),
+        ({"memory__bandwidth_bytes_per_s": float("nan")}, "is nan, expected a number from 1 to 1e+18"),
+        ({"memory__bandwidth_bytes_per_s": -1.0}, "is -1.0, expected a number from 1 to 1e+18"),
+        ({"memory__bandwidth_bytes_per_s": 1e-300}, "is 1e-300, expected a number from 1 to 1e+18"),
+        ({"memory__published_bytes": 10**400}, "expected a number from 1 to 1e+18"),
+        ({"link__peer_bytes_per_s": 0}, "[link]: peer_bytes_per_s is 0, expected a number from 1 to 1e+18"),
+        ({"link__domain": 0}, "[link]: domain is 0, expected a number from 1 to 100,000"),
+        ({"efficiency__memory": 5e-324, "efficiency__sources": ["lab"]}, "expected a number from 0.001 to 1"),
+        ({"conflicts": [{"field": "memory.published_bytes", "value": float("inf")}]}, "conflicts: value is inf"),
+        ({"conflicts": [{"field": "memory.published_bytes", "value": [1]}]}, "expected a number or text"),
         ({"compute__dense_flops": {"bf17": 1e14}}, "unknown precision 'bf17'"),
-        ({"compute__dense_flops": {"bf16": 0}}, "expected FLOP/s above 0"),
+        ({"compute__dense_flops": {"bf16": 0}}, "bf16 is 0, expected a number from 1 to 1e+21"),
+        ({"compute__dense_flops": {"bf16": "1e15"}}, "bf16 is '1e15', expected a rate in FLOP/s"),
         ({"link__pattern": "star"}, "expected one of switched"),
-        ({"efficiency__memory": 1.5, "efficiency__sources": ["lab"]}, "expected a fraction above 0 and at most 1"),
+        (
+            {"efficiency__memory": 1.5, "efficiency__sources": ["lab"]},
+            "memory is 1.5, expected a number from 0.001 to 1",
+        ),
         ({"aliases": [1]}, "aliases is not a list of texts"),
         ({"conflicts": [{"value": 1}]}, "an entry of conflicts has no field"),
         ({"memory": []}, "of the wrong type"),
@@ -111,6 +122,20 @@ def test_a_precision_falls_back_to_the_next_wider_one() -> None:
     assert made.rate("tf32") == ("fp32", 1e13)
     with pytest.raises(UnpricedError, match="no published compute rate for bf16"):
         read_datasheet(sheet(compute__dense_flops={"fp8": 1e14}), "x").rate("bf16")
+
+
+def test_no_kernel_beats_the_peak_with_narrow_accumulation() -> None:
+    rates = {"bf16": 1e14, "fp16": 1e14, "fp16_acc16": 2e14, "fp8": 2e14, "fp8_acc16": 4e14}
+    made = read_datasheet(sheet(compute__dense_flops=rates), "x")
+    assert [made.peak(p) for p in ("bf16", "fp16", "fp8", "fp4")] == [1e14, 2e14, 4e14, 4e14]
+    assert [made.rate(p)[1] for p in ("fp16", "fp8", "fp8_acc16")] == [1e14, 2e14, 4e14]
+
+
+@pytest.mark.parametrize(("name", "peak"), [("rtx-4090", 660.6e12), ("rtx-5090", 838e12)])
+def test_half_rate_parts_have_the_peak_of_their_whitepaper(name: str, peak: float, plugins: Plugins) -> None:
+    made = plugins.accelerators.get(f"nvidia/{name}")
+    assert made.peak("fp8") == peak == made.peak("int8")
+    assert made.rate("fp8") == ("fp8", peak / 2)
 
 
 def test_a_mesh_gives_a_pair_one_link() -> None:

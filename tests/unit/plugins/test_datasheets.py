@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 DATA = ROOT / "plugins" / "servelint_plugins" / "hardware" / "data"
 FACTS = ROOT / "tests" / "data" / "facts" / "hardware.jsonl"
 
-PRECISIONS = frozenset({"fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "fp6", "int8", "fp4", "int4"})
+PRECISIONS = frozenset({"fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "fp8_acc16", "fp6", "int8", "fp4", "int4"})
 TOP = frozenset(
     {
         "id",
@@ -241,8 +241,9 @@ def test_narrower_is_not_slower(key: str) -> None:
     dense = SHEETS[key].get("compute", {}).get("dense_flops", {})
     ladder = [dense[p] for p in ("tf32", "bf16", "fp8", "fp4") if p in dense]
     assert ladder == sorted(ladder)
-    if "fp16_acc16" in dense:
-        assert dense["fp16_acc16"] > dense["fp16"]
+    for precision in ("fp16", "fp8"):
+        if f"{precision}_acc16" in dense:
+            assert dense[f"{precision}_acc16"] > dense[precision]
 
 
 @each_sheet

@@ -51,8 +51,8 @@ def test_the_image_tag_gives_the_version(plugins: Plugins) -> None:
 
 def test_sglang_keeps_a_reserve_out_of_its_static_share(plugins: Plugins) -> None:
     found = configs(plugins, "nvidia/h100-sxm5-80gb", 'name = "sglang"\n')
-    # 512 MiB and 1.5 MiB a token of the 8,192-token chunk stay outside: 12.5 of about 79.2 GiB.
-    assert found["kv_cache"].memory_utilization == pytest.approx(1 - 12.5 / 79.2, abs=0.001)
+    # 512 MiB, 1.5 MiB a token of the 8,192-token chunk, graphs and the degrees stay outside: 13.6 of 79.2 GiB.
+    assert found["kv_cache"].memory_utilization == pytest.approx(1 - 13.58 / 79.2, abs=0.001)
     assert found["batching"].prefill_chunk == 8192
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servelint.architecture import Architecture, Attention
+from servelint.architecture import Architecture, Attention, Quantization
 from servelint_plugins import models
 
 FACTS = Path(__file__).parents[2] / "data" / "facts" / "configs"
@@ -108,7 +109,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "4 bits with group size -1"),
     ({"quant_method": "gptq", "group_size": 128}, "'quantization_config.bits' is missing"),
     ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quant_algo"),
-    ({"quant_method": "fp8", "quant_algo": "MIXED_PRECISION"}, "one format for all"),
+    ({"quant_method": "fp8", "quant_algo": "MIXED_PRECISION"}, "quantized_layers' is missing"),
+    (
+        {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"model.layers.0.mlp": {"quant_algo": "MXFP8"}}},
+        "quantized_layers.model.layers.0.mlp.quant_algo' is 'MXFP8'",
+    ),
     ({"quant_method": "compressed-tensors"}, "config_groups"),
     ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
     (compressed(weights(2, "int", group_size=128)), "2 bits"),
@@ -210,9 +215,102 @@ def test_an_expression_that_is_not_read_is_reported() -> None:
 
 
 def test_nested_alternatives_stay_cheap() -> None:
-    patterns = ["re:" + "(a|b|c|d)" * 40, "re:" + "(" * 1000, "re:" + "(.*)*" * 500]
-    config = compressed(weights(8, "float"), ignore=patterns)
+    patterns = ["re:" + "(a|b|c|d)" * 40, "re:" + "(" * 1000 + "x", "re:" + "()" * 400]
+    config = compressed(weights(8, "float"), ignore=[pattern[:1000] for pattern in patterns])
     assert read(LLAMA, quantization_config=config).quantization is not None
+
+
+DEEP = {**LLAMA, "num_hidden_layers": 2000}
+LONG_LISTS: list[tuple[str, list[str], str]] = [
+    ("wildcards", ["*a*a*a*a*a*a*a*a*" + str(i) for i in range(20_000)], "9 wildcards"),
+    ("numbered", ["*a*a*a*a*a*a*" + str(i) for i in range(2_000)], "2000 wildcards with numbers"),
+    ("layers", [f"model.layers.{i % 9}.*a*a*a*{i}*" for i in range(20_000)], "20000 wildcards"),
+    ("expressions", [f"re:.*x{i}.(a|b|c|d)(e|f|g|h)(i|j|k|l)" for i in range(20_000)], "20000 expressions"),
+    ("long", ["re:" + "(a|b)" * 50_000], "250003 characters"),
+    ("stars", ["*" * 1_000], "1000 wildcards"),
+    ("many", ["x"] * 20_001, "20001 items"),
+]
+
+
+@pytest.mark.parametrize(("patterns", "part"), [case[1:] for case in LONG_LISTS], ids=[c[0] for c in LONG_LISTS])
+def test_a_list_beyond_the_limits_is_refused_at_once(patterns: list[str], part: str) -> None:
+    started = time.process_time()
+    for field in ("ignore", "targets"):
+        group = weights(8, "float")
+        config = compressed({**group, "targets": patterns} if field == "targets" else group)
+        message = refusal(DEEP, quantization_config={**config, "ignore": patterns} if field == "ignore" else config)
+        assert part in message
+        assert "at most" in message
+    assert time.process_time() - started < 0.6
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        [f"model.layers.{i}.mlp.experts.{j}.up_proj" for i in range(20) for j in range(1_000)],
+        [f"model.layers.{i % 2000}.*a*b*c*d*e*f*" for i in range(2_048)],
+        ["*.self_attn*a*b*c*d*e*" + "x" * (i % 900) for i in range(2_048)],
+        [f"re:.*x{'y' * i}.(a|b|c|d)(e|f|g|h)(i|j|k|l)$" for i in range(30)],
+        [f"*.a*b*c*{i}*" for i in range(5)],
+        [f"re:(a|b|c|d)(e|f|g|h)(i|j|k|l){'m' * i}$" for i in range(512)],
+    ],
+    ids=["exact", "layers", "plain", "expressions", "numbered", "alternatives"],
+)
+def test_a_list_within_the_limits_is_read_at_once(patterns: list[str]) -> None:
+    started = time.process_time()
+    config = compressed(weights(8, "float"), ignore=patterns)
+    assert read(DEEP, quantization_config=config).quantization is not None
+    assert time.process_time() - started < 0.3
+
+
+def formats(quantization: Quantization | None) -> dict[str, str | None]:
+    assert quantization is not None
+    return dict(quantization.tensors)
+
+
+def test_one_quantized_matrix_of_a_role() -> None:
+    """The way DeepSeek in NVFP4 quantizes the output projection and none of the others in attention."""
+    kept = ("kv_a_proj_with_mqa", "kv_b_proj", "q_a_proj", "q_b_proj")
+    ignore = [f"model.layers.{i}.self_attn.{name}" for i in range(61) for name in kept]
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": [*ignore, "model.layers.61*"]}
+    quantization = read(DEEPSEEK, quantization_config=config).quantization
+    assert formats(quantization) == {"q_a_proj": None, "q_b_proj": None, "kv_a_proj": None, "kv_b_proj": None}
+    assert quantization is not None
+    assert quantization.covers == ("attention", "mlp", "shared_experts", "routed_experts")
+
+
+def test_most_of_a_role_left_alone() -> None:
+    """What is quantized in a role that mostly is not stands by its name."""
+    config = compressed(weights(8, "float"), ignore=["re:.*self_attn.(q|o)_proj.*"])
+    quantization = read(LLAMA, quantization_config=config).quantization
+    assert quantization is not None
+    assert quantization.covers == ("mlp",)
+    assert formats(quantization) == {"kv_proj": "fp8"}
+
+
+def test_a_format_for_each_listed_module() -> None:
+    """Mixed precision: attention in fp8, experts in nvfp4, and the dense layers not listed at all."""
+    layers = {f"model.layers.{i}.self_attn.{m}_proj": {"quant_algo": "FP8"} for i in range(32) for m in "qkvo"}
+    layers |= {"model.layers.*.block_sparse_moe.experts*": {"quant_algo": "NVFP4", "group_size": 16}}
+    config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    quantization = read(MIXTRAL, quantization_config=config).quantization
+    assert quantization is not None
+    assert (quantization.format, quantization.group, quantization.covers) == ("nvfp4", 16, ("routed_experts",))
+    assert formats(quantization) == {"q_proj": "fp8", "kv_proj": "fp8", "o_proj": "fp8"}
+
+
+def test_groups_with_targets() -> None:
+    config = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {
+            "a": {**weights(8, "float"), "targets": ["re:.*self_attn.*"]},
+            "b": {**weights(4, "int", group_size=128), "targets": ["re:.*mlp.*"]},
+        },
+    }
+    quantization = read(LLAMA, quantization_config=config).quantization
+    assert quantization is not None
+    assert (quantization.format, quantization.covers) == ("int4-g128", ("mlp",))
+    assert formats(quantization) == {"q_proj": "fp8", "kv_proj": "fp8", "o_proj": "fp8"}
 
 
 def test_quantization_of_a_nested_config() -> None:

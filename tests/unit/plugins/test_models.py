@@ -19,6 +19,11 @@ from typing import Any
 import pytest
 
 from servelint.architecture import Architecture, Attention, LatentAttention, LinearState, Tensor
+from servelint.composition import resolve_formats
+from servelint.layout import lay
+from servelint.manager import Plugins
+from servelint.resources import CacheIO, Matmul, StateIO
+from servelint.shapes import decode
 from servelint_plugins import models
 
 FACTS = Path(__file__).parents[2] / "data" / "facts"
@@ -267,7 +272,7 @@ REFERENCES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("model_id", sorted(TREES))
 def test_catalogue_against_the_reference_implementation(model_id: str) -> None:
-    """Totals of the module trees that transformers 5.24.0 builds from the same configs."""
+    """Totals of the module trees that ``tests/accuracy/module_trees.py`` counts for the same configs."""
     architecture = models.load(CATALOGUE[model_id])
     assert architecture.params_total - mtp(architecture) == TREES[model_id]
 
@@ -365,3 +370,132 @@ def test_listing_imports_no_reader() -> None:
         "assert loaded == ['servelint_plugins.models.readers.llama'], loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_a_checkpoint_stores_one_matrix_of_a_role_in_its_own_format() -> None:
+    """NVFP4 checkpoints of DeepSeek quantize the output projection of attention alone; it is priced so."""
+    architecture = models.load(CATALOGUE["nvidia/DeepSeek-V3.1-NVFP4"])
+    formats = resolve_formats(Plugins(), architecture)
+    attention = next(b for b in architecture.blocks if b.name == "latent_attention")
+    found = {t.name: formats.of(t).name for t in attention.tensors if t.matmul}
+    assert found == {
+        "q_a_proj": "bf16",
+        "q_b_proj": "bf16",
+        "kv_a_proj": "bf16",
+        "kv_b_proj": "bf16",
+        "o_proj": "nvfp4",
+    }
+    moe = next(b for b in architecture.blocks if b.name == "moe")
+    assert {formats.of(t).name for t in moe.tensors if t.role == "routed_experts"} == {"nvfp4"}
+
+
+@pytest.mark.parametrize(
+    ("model_id", "experts", "others"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", "mxfp4", "fp8-block128"),
+        ("nvidia/DeepSeek-V4-Pro-NVFP4", "nvfp4", "fp8-block128"),
+        ("nvidia/Qwen3.6-35B-A3B-NVFP4", "nvfp4", "fp8"),
+    ],
+)
+def test_checkpoints_of_two_formats(model_id: str, experts: str, others: str) -> None:
+    architecture = models.load(CATALOGUE[model_id])
+    formats = resolve_formats(Plugins(), architecture)
+    tensors = [t for b in architecture.blocks for t in b.tensors if t.matmul]
+    assert {formats.of(t).name for t in tensors if t.role == "routed_experts"} == {experts}
+    assert {formats.of(t).name for t in tensors if t.role == "attention"} == {others}
+
+
+def test_the_cache_of_compressed_attention() -> None:
+    """DeepSeek-V4-Flash: 21 layers keep an entry and an index key for 4 tokens, 20 an entry for 128, all a window."""
+    architecture = models.load(CATALOGUE["deepseek-ai/DeepSeek-V4-Flash"])
+    counts = {b.name: b.count for b in architecture.blocks if isinstance(b.mixer, LatentAttention)}
+    assert counts == {"sliding_attention": 2, "compressed_sparse_attention": 21, "heavily_compressed_attention": 20}
+    elements = architecture.kv_elements_per_token()
+    assert elements == {"full": 21 * 512 // 4 + 20 * 512 // 128, "sliding": 43 * 512, "chunked": 0}
+    assert architecture.indexer_bytes_per_token() == 21 * 132 / 4
+    grown = 100_000 * (elements["full"] * 2 + 21 * 33)
+    assert architecture.kv_bytes_per_sequence(100_000) == grown + 128 * 43 * 512 * 2
+
+
+def test_the_cache_of_indexed_attention() -> None:
+    """MiniMax-M3 keeps every key and value, and in 57 of 60 layers one index key of 128 elements a token."""
+    architecture = models.load(CATALOGUE["MiniMaxAI/MiniMax-M3"])
+    mixers = {b.name: (b.count, b.mixer) for b in architecture.blocks if isinstance(b.mixer, Attention)}
+    assert {name: count for name, (count, _) in mixers.items()} == {"full_attention": 3, "sparse_attention": 57}
+    assert architecture.kv_elements_per_token()["full"] == 60 * 2 * 4 * 128
+    assert architecture.indexer_bytes_per_token() == 57 * 256
+    indexer = mixers["sparse_attention"][1].indexer
+    assert indexer is not None
+    assert indexer.reach == 16 * 128
+
+
+DEPLOYED = """
+01-ai/Yi-34B ai21labs/AI21-Jamba-1.5-Large ai21labs/Jamba-v0.1 bigcode/starcoder2-15b databricks/dbrx-instruct
+CohereForAI/c4ai-command-r-plus CohereForAI/c4ai-command-r-v01 deepseek-ai/DeepSeek-R1 deepseek-ai/DeepSeek-V2-Lite
+deepseek-ai/DeepSeek-V3.2 deepseek-ai/DeepSeek-V3 deepseek-ai/DeepSeek-V4-Flash deepseek-ai/DeepSeek-V4-Pro
+EleutherAI/gpt-j-6b facebook/opt-13b facebook/opt-66b google/gemma-2-27b google/gemma-2-9b google/gemma-3-12b-it
+google/gemma-3-27b-it google/gemma-3-4b-it google/gemma-4-31B-it ibm-granite/granite-3.1-8b-instruct
+ibm-granite/granite-4.0-h-small meta-llama/Llama-2-13b-hf meta-llama/Llama-2-70b-hf meta-llama/Llama-2-7b-hf
+meta-llama/Llama-3.1-405B meta-llama/Llama-3.1-70B meta-llama/Llama-3.1-8B meta-llama/Llama-3.2-1B
+meta-llama/Llama-3.2-3B meta-llama/Llama-3.3-70B-Instruct meta-llama/Llama-4-Maverick-17B-128E-Instruct
+meta-llama/Llama-4-Scout-17B-16E-Instruct microsoft/Phi-3-mini-128k-instruct microsoft/Phi-3-mini-4k-instruct
+microsoft/phi-4 MiniMaxAI/MiniMax-M1-80k MiniMaxAI/MiniMax-M2 MiniMaxAI/MiniMax-M3 mistralai/Mistral-7B-v0.1
+mistralai/Mistral-7B-v0.3 mistralai/Mistral-Large-Instruct-2407 mistralai/Mistral-Small-24B-Instruct-2501
+mistralai/Mixtral-8x22B-v0.1 mistralai/Mixtral-8x7B-v0.1 moonshotai/Kimi-K2-Instruct moonshotai/Kimi-K2.5
+nvidia/Llama-3.1-Nemotron-70B-Instruct-HF nvidia/Nemotron-H-56B-Base-8K nvidia/Nemotron-H-8B-Base-8K
+nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16 openai/gpt-oss-120b openai/gpt-oss-20b Qwen/Qwen2.5-0.5B Qwen/Qwen2.5-1.5B
+Qwen/Qwen2.5-14B Qwen/Qwen2.5-32B Qwen/Qwen2.5-3B Qwen/Qwen2.5-72B Qwen/Qwen2.5-7B Qwen/Qwen3-0.6B Qwen/Qwen3-1.7B
+Qwen/Qwen3-14B Qwen/Qwen3-235B-A22B Qwen/Qwen3-30B-A3B Qwen/Qwen3-32B Qwen/Qwen3-4B Qwen/Qwen3-8B Qwen/Qwen3.5-27B
+Qwen/Qwen3-Coder-480B-A35B-Instruct Qwen/Qwen3-Next-80B-A3B-Thinking tiiuae/falcon-40b tiiuae/falcon-7b
+zai-org/GLM-4.5-Air zai-org/GLM-4.5 zai-org/GLM-4.6 zai-org/GLM-5
+"""
+
+
+def test_models_that_people_deploy_are_known_by_their_names() -> None:
+    known = {*CATALOGUE, *(alias for path in CATALOGUE.values() for alias in models.aliases(path))}
+    assert set(DEPLOYED.split()) - known == set()
+
+
+def test_module_trees_are_there_for_all_but_the_ones_named() -> None:
+    """Every model is compared with the reference implementation, or the facts say why it cannot be."""
+    facts = json.loads((FACTS / "module_trees.json").read_text())
+    assert {*facts["params"], *facts["without"]} == set(CATALOGUE)
+    assert set(facts["without"]) == {"MiniMaxAI/MiniMax-M1-80k"}
+    assert facts["versions"]["transformers"] in facts["source"]
+
+
+def core(model_id: str, block: str) -> tuple[float, float, float]:
+    """FLOPs, cache elements read and index bytes read of one sequence's next token in one layer's attention."""
+    architecture = models.load(CATALOGUE[model_id])
+    graph = lay(architecture, resolve_formats(Plugins(), architecture))
+    step = decode(1.0, 10_000.0)
+    (op,) = (op for op in graph.ops if op.name == f"{block}.core")
+    flops = sum(d.coefficient * float(d.feature.count(step)) for d in op.demands if isinstance(d, Matmul))
+    read = sum(
+        d.coefficient * float(d.feature.count(step)) for d in op.demands if isinstance(d, CacheIO) and not d.write
+    )
+    index = max((d.coefficient * float(d.feature.count(step)) for d in op.demands if isinstance(d, StateIO)), default=0)
+    return flops, read, index
+
+
+def test_work_of_compressed_attention() -> None:
+    """512 picked entries of 4 tokens, or all 78 of 128, and the last 128 tokens; keys are read once, as values too."""
+    pair = 2 * 64 * (512 + 512)
+    scan = 2 * 64 * 128 / 4 * 10_001
+    model_id = "deepseek-ai/DeepSeek-V4-Flash"
+    assert core(model_id, "compressed_sparse_attention") == (
+        pair * (128 + 512) + scan,
+        (128 + 512) * 512,
+        10_000 * 132 / 4,
+    )
+    flops, read, index = core(model_id, "heavily_compressed_attention")
+    assert flops == pytest.approx(pair * (128 + 10_001 / 128))
+    assert (read, index) == (128 * 512 + 10_000 * 4, 0)
+    assert core(model_id, "sliding_attention") == (pair * 128, 128 * 512, 0)
+
+
+def test_work_of_indexed_attention() -> None:
+    """16 blocks of 128 tokens, found by scanning all keys of the index."""
+    flops, read, index = core("MiniMaxAI/MiniMax-M3", "sparse_attention")
+    assert flops == 2 * 64 * (128 + 128) * 2048 + 2 * 4 * 128 * 10_001
+    assert (read, index) == (2048 * 2 * 4 * 128, 10_000 * 256)

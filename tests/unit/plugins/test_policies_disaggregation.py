@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from servelint.config import Config
 from servelint.distribution import Lengths
-from servelint.errors import InfeasibleError
+from servelint.errors import InfeasibleError, UnpricedError
+from servelint.lint import Linter
 from servelint.manager import Plugins
+from servelint.rule import Severity
 from servelint.scheduler import Disaggregation
 from servelint.service import Mix, Service, kv_bytes
 from servelint.shapes import decode
@@ -148,3 +153,27 @@ def test_a_transfer_without_bandwidth_takes_the_network_and_says_so(plugins: Plu
 
 def test_an_empty_table_changes_nothing(plugins: Plugins) -> None:
     assert compose(spec(""), plugins).scheduler.disaggregation is None
+
+
+@pytest.mark.parametrize(("side", "other"), [("prefill", "decode"), ("decode", "prefill")])
+def test_a_pool_without_a_published_rate_is_unpriced_and_not_impossible(
+    side: str, other: str, plugins: Plugins, tmp_path: Path
+) -> None:
+    pools = f'{side} = {{ accelerator = "apple/m4-max-40c", devices = 1 }}\n{other} = {{ devices = 1 }}\n'
+    result = Linter(plugins, Config(), tmp_path).check("a.toml", "servelint = 1\n" + spec(pools))
+    (found,) = (f.finding for f in result.findings)
+    assert (found.code, found.severity) == ("SPEC005", Severity.INFO)
+    assert found.path == ("policy", "disaggregation", side, "accelerator")
+    assert f"the {side} pool: apple/m4-max-40c has no published compute rate for bf16" in found.message
+    assert "hardware.override.dense_flops" not in found.help
+
+
+def test_pools_of_a_deployment_without_a_published_rate_are_not_blamed(plugins: Plugins) -> None:
+    text = spec("prefill = { devices = 1 }\ndecode = { devices = 1 }\n").replace(
+        "nvidia/h100-sxm5-80gb", "apple/m4-max-40c"
+    )
+    assert "apple/m4-max-40c" in text
+    review = review_of(text, plugins)
+    assert review.composition is None
+    assert isinstance(review.infeasible, UnpricedError)
+    assert review.infeasible.path == ("hardware", "accelerator")

@@ -44,13 +44,64 @@ def test_mooncake_rows() -> None:
         (read_mooncake, "[1]", "line 1: it is not a JSON object"),
         (read_mooncake, "{", "line 1: it is not a JSON object"),
         (read_mooncake, '{"timestamp": 1, "input_length": 2}', "line 1: the field output_length is missing"),
-        (read_mooncake, '{"timestamp": NaN, "input_length": 2, "output_length": 1}', "line 1: the timestamp is 'nan'"),
+        (read_mooncake, '{"timestamp": NaN, "input_length": 2, "output_length": 1}', "line 1: the timestamp is nan"),
         (read_mooncake, "[" * 100_000, "line 1: it is not a JSON object"),
+        (read_mooncake, '{"timestamp": 1, "input_length": true, "output_length": 1}', "line 1: input_length is True"),
+        (read_mooncake, '{"timestamp": 1, "input_length": [[]], "output_length": 1}', "line 1: input_length is a list"),
+        (read_mooncake, '{"timestamp": {}, "input_length": 2, "output_length": 1}', "line 1: the timestamp is a dict"),
+        (read_azure, AZURE + "2023-11-16 18:15:46,1,\u0663\n", "line 4: GeneratedTokens is '\u0663'"),
+        (read_azure, AZURE + "2023-11-16 18:15:46,1_0,2\n", "line 4: ContextTokens is '1_0'"),
+        (read_azure, AZURE + "2023-11-16 18:15:46,1," + "9" * 5000, "line 4: GeneratedTokens is '9999"),
+        (
+            read_azure,
+            AZURE + "2023-11-16 18:15:46,1,2000000000\n",
+            "line 4: GeneratedTokens is 2000000000, expected 0 to",
+        ),
+        (read_azure, AZURE + "0001-01-01 00:00:00,1,2\n", "line 4: the timestamp is '0001-01-01 00:00:00', expected a"),
+        (
+            read_azure,
+            AZURE + "2023-11-16 18:15:46.\u00b2,1,2\n",
+            "line 4: the timestamp is '2023-11-16 18:15:46.\u00b2'",
+        ),
+        (read_azure, AZURE + "\u0662023-11-16 18:15:46,1,2\n", "line 4: the timestamp is '\u0662023"),
+        (read_azure, AZURE + "2023-02-30 18:15:46,1,2\n", "line 4: the timestamp is '2023-02-30"),
+        (read_azure, AZURE + "x" * 140_000, "line 4: it is not CSV: field larger"),
+        (read_azure, "x" * 140_000, "line 1: it is not CSV: field larger"),
+        (read_azure, AZURE + "\n\n,,\n", "line 6: the timestamp is ''"),
+        (
+            read_azure,
+            AZURE + '"2023-11-16 \n18:15:46",1,2\n2023-11-16 18:15:46,1,x\n',
+            "line 6: GeneratedTokens is 'x'",
+        ),
     ],
 )
 def test_bad_rows_are_named(reader, text: str, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         list(reader(text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("1970-01-01 00:00:00", 0.0),
+        ("1970-01-01 01:00:00+01:00", 0.0),
+        ("1970-01-01T00:00:01.25Z", 1.25),
+        ("1970-01-02 00:00:00", 86400.0),
+        ("1970-01-01 00:00:00-0130", 5400.0),
+        ("9999-12-31 23:59:59.9999999-12:00", 253402343999.9999999),
+    ],
+)
+def test_timestamps(written: str, seconds: float) -> None:
+    start = "1970-01-01 00:00:00.0000000"
+    rows = list(read_azure(["TIMESTAMP,ContextTokens,GeneratedTokens", f"{start},1,1", f"{written},1,1"]))
+    assert rows[1].arrival_s == pytest.approx(seconds)
+
+
+def test_the_zone_of_the_machine_is_no_part_of_a_timestamp() -> None:
+    # The clocks of most zones skip or repeat an hour in between.
+    days = [f"2023-{month:02d}-01 02:30:00,1,1" for month in range(1, 13)]
+    rows = list(read_azure(["TIMESTAMP,ContextTokens,GeneratedTokens", *days]))
+    assert all(row.arrival_s % 86400 == 0 for row in rows)
 
 
 @given(st.text(max_size=300))
