@@ -46,11 +46,37 @@ class Tensor(Value):
 
 
 @frozen(slots=False, eq=False, repr=False)
+class Indexer(Value):
+    """The key index of sparse attention: every index key is scanned, then ``top_k`` cache entries are attended.
+
+    ``bytes_per_token`` is one layer's index cache in the indexer's own format (DeepSeek-V3.2: 128 fp8
+    elements and one fp32 scale, 132 B). ``stride`` tokens share one key and one cache entry.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    bytes_per_token: float
+    stride: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Tokens that the attended entries stand for."""
+        return self.top_k * self.stride
+
+    @property
+    def elements_per_token(self) -> float:
+        """Index-key elements that one more token adds in one layer."""
+        return self.head_dim / self.stride
+
+
+@frozen(slots=False, eq=False, repr=False)
 class Attention(Value):
     """Softmax attention with a KV cache: MHA, MQA or GQA, full, sliding or chunked.
 
     ``window``: tokens a sliding layer keeps; ``chunk``: length of a local-attention chunk; both 0 for
-    full attention. Cache elements per token and layer: ``kv_heads * (head_dim + v_head_dim)``.
+    full attention. Cache elements per token and layer: ``kv_heads * (head_dim + v_head_dim)``. With an
+    ``indexer`` the cache is kept whole, and each KV head attends to the tokens that the index picks.
     """
 
     q_heads: int
@@ -59,6 +85,7 @@ class Attention(Value):
     v_head_dim: int
     window: int = 0
     chunk: int = 0
+    indexer: Indexer | None = None
 
     @property
     def cache_elements(self) -> int:
@@ -66,22 +93,10 @@ class Attention(Value):
         return self.kv_heads * (self.head_dim + self.v_head_dim)
 
     def sequence_bytes(self, tokens: float, bytes_per_element: float) -> float:
-        """Cache bytes of one sequence in one layer, cut by window or chunk."""
-        return min(tokens, self.window or self.chunk or tokens) * self.cache_elements * bytes_per_element
-
-
-@frozen(slots=False, eq=False, repr=False)
-class Indexer(Value):
-    """The key index of sparse attention: every token's index key is scanned, then ``top_k`` are attended.
-
-    ``bytes_per_token`` is one layer's index cache in the indexer's own format (DeepSeek-V3.2: 128 fp8
-    elements and one fp32 scale, 132 B).
-    """
-
-    heads: int
-    head_dim: int
-    top_k: int
-    bytes_per_token: float
+        """Cache bytes of one sequence in one layer, cut by window or chunk, index keys included."""
+        index = self.indexer.bytes_per_token if self.indexer is not None else 0.0
+        kept = min(tokens, self.window or self.chunk or tokens)
+        return kept * self.cache_elements * bytes_per_element + tokens * index
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -89,7 +104,9 @@ class LatentAttention(Value):
     """Multi-head latent attention (MLA): one compressed latent per token, shared by all heads.
 
     Cache elements per token and layer: ``kv_lora_rank + rope_dim``, held whole by every
-    tensor-parallel rank.
+    tensor-parallel rank. With a ``window`` (compressed attention) the last tokens are attended one by one,
+    and beside them one cache entry for each ``stride`` tokens (0: nothing but the window), of which an
+    ``indexer`` picks some.
     """
 
     q_heads: int
@@ -98,16 +115,27 @@ class LatentAttention(Value):
     nope_dim: int
     v_head_dim: int
     indexer: Indexer | None = None
+    window: int = 0
+    stride: int = 1
+
+    @property
+    def entry_elements(self) -> int:
+        """Elements of one cache entry in one layer."""
+        return self.kv_lora_rank + self.rope_dim
 
     @property
     def cache_elements(self) -> int:
-        """KV-cache elements per token in one layer."""
-        return self.kv_lora_rank + self.rope_dim
+        """KV-cache elements that one more token adds in one layer, the window apart."""
+        return self.entry_elements // self.stride if self.stride else 0
+
+    def kept_elements(self, tokens: float) -> float:
+        """Cache elements of one sequence in one layer, window included, index keys not."""
+        return tokens * self.cache_elements + min(tokens, self.window) * self.entry_elements
 
     def sequence_bytes(self, tokens: float, bytes_per_element: float) -> float:
         """Cache bytes of one sequence in one layer, index keys included."""
         index = self.indexer.bytes_per_token if self.indexer is not None else 0.0
-        return tokens * (self.cache_elements * bytes_per_element + index)
+        return self.kept_elements(tokens) * bytes_per_element + tokens * index
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -176,12 +204,17 @@ class RopeScaling(Value):
 
 @frozen(slots=False, eq=False, repr=False)
 class Quantization(Value):
-    """The checkpoint's own quantization: format name and the roles that it covers."""
+    """The checkpoint's own quantization: format name and the roles that it covers.
+
+    ``tensors`` are the exceptions: names of tensors (`Tensor.name`) with another format, or with None, which is
+    the architecture's ``stored`` format. ``kv_cache`` is the format that the checkpoint has cache scales for.
+    """
 
     format: str
     covers: tuple[str, ...]
     group: int = 0
     kv_cache: str | None = None
+    tensors: tuple[tuple[str, str | None], ...] = ()
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -279,6 +312,7 @@ class Architecture(Value):
             mixer = block.mixer
             if isinstance(mixer, LatentAttention):
                 totals["full"] += block.count * mixer.cache_elements
+                totals["sliding"] += block.count * mixer.entry_elements if mixer.window else 0
             elif isinstance(mixer, Attention):
                 kind = "sliding" if mixer.window else "chunked" if mixer.chunk else "full"
                 totals[kind] += block.count * mixer.cache_elements
@@ -289,7 +323,7 @@ class Architecture(Value):
         return sum(
             b.count * b.mixer.indexer.bytes_per_token
             for b in self.blocks
-            if isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None
+            if isinstance(b.mixer, Attention | LatentAttention) and b.mixer.indexer is not None
         )
 
     def state_bytes_per_sequence(self) -> float:

@@ -17,7 +17,7 @@ from attrs import evolve
 from servelint.architecture import Architecture, ModelFamily
 from servelint_plugins.models.fields import Fields
 
-__all__ = ["aliases", "catalogue", "families", "load", "published", "read_config"]
+__all__ = ["aliases", "catalogue", "config", "families", "load", "published", "read_config"]
 
 DATA = Path(__file__).with_name("data")
 
@@ -33,6 +33,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "glm4_moe_lite",
         "glm_moe_dsa",
     ),
+    "deepseek_v4": ("deepseek_v4",),
     "gemma": ("gemma", "gemma2", "gemma3", "gemma3_text"),
     "gemma4": ("gemma4", "gemma4_text"),
     "gpt_oss": ("gpt_oss",),
@@ -61,6 +62,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "smollm3",
     ),
     "llama4": ("llama4", "llama4_text"),
+    "minimax_m3": ("minimax_m3", "minimax_m3_vl"),
     "moe": (
         "mixtral",
         "qwen2_moe",
@@ -106,6 +108,11 @@ def load(path: Path) -> Architecture:
         notes=(*_texts(document, "notes"), *architecture.notes),
         conflicts=_texts(document, "conflicts"),
     )
+
+
+def config(path: Path) -> dict[str, object]:
+    """Read the config of one catalogue file as a model's ``config.json`` has it, its base's fields included."""
+    return _config(tomli.loads(path.read_text("utf-8")))
 
 
 def published(path: Path) -> dict[str, int]:

@@ -330,13 +330,15 @@ def assemble(
     longest: int | None = None,
     parallel_blocks: bool = False,
     model_type: str | None = None,
+    experts_format: str | None = None,
     notes: Sequence[str] = (),
 ) -> Architecture:
     """Put an architecture together: tables, head, dtype, quantization and rope scaling are read here.
 
     ``final_norm`` defaults to one weight per hidden element; ``positions`` are the parameters of a learned
     position table; ``longest`` overrides ``max_position_embeddings``; ``model_type`` is that of the object
-    around a nested ``text_config``. A head's bias counts with the head.
+    around a nested ``text_config``; ``experts_format`` is that of routed experts in a quantized checkpoint where
+    it is another than the rest's. A head's bias counts with the head.
     """
     table = shape.vocabulary * shape.hidden
     holder = c.inherited("tie_word_embeddings")
@@ -349,7 +351,8 @@ def assemble(
     used = tuple(block for block in blocks if block.layers)
     kind = model_type or c.text("model_type")
     stored, dtype_notes = read_dtype(c)
-    quantization, quantization_notes = read_quantization(c.inherited("quantization_config"), kind, used, extras)
+    holder = c.inherited("quantization_config")
+    quantization, quantization_notes = read_quantization(holder, kind, used, extras, experts_format)
     return Architecture(
         id=model_id,
         hidden_size=shape.hidden,
