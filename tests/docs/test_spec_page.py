@@ -56,8 +56,12 @@ KEYS = {
 }
 """The keys that specs of version 1 rely on."""
 
-COMMON = {"source", "basis", "date", "file", "path", "service", "engine", "backend", "engine_version"}
-"""Keys whose names are those of other things in the code, too; reading them is looked for by hand."""
+COMMON = {"source", "basis", "date", "file", "path", "service", "engine", "backend", "engine_version"} | {
+    "host_memory",
+    "rdma",
+}
+"""Keys whose names are those of other things in the code, too; reading them is looked for by hand. An instance type
+has the last two, and stands for them where they are left out."""
 
 
 def classes(cls: type, seen: dict[type, None]) -> Iterator[type]:

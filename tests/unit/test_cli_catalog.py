@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,18 +50,116 @@ def test_models(catalog: Any, plugins: Plugins) -> None:
     assert list(found) == list(plugins.models.ids())
     llama = found["meta-llama/Llama-3.1-70B"]
     assert llama["params_total"] == 70_553_706_496
-    assert llama["kv_bytes_per_token"] == {"full": 327_680, "sliding": 0, "chunked": 0, "indexer": 0}
+    assert llama["kv_bytes_per_token"] == {"full": 327_680, "sliding": 0, "indexer": 0}
     assert llama["layers"] == {"full_attention": 80, "mlp": 80}
     assert not llama["lm_head_tied"]
     assert llama["params_embedding"] == llama["params_lm_head"] == 128_256 * 8192
     deepseek = found["deepseek-ai/DeepSeek-V3"]
     assert deepseek["kv_bytes_per_token"]["full"] == 70_272
     assert deepseek["params_active"] < deepseek["params_total"] / 10
-    assert deepseek["params_total"] - deepseek["params_extras"] == 671_026_404_352
-    assert llama["params_extras"] == 0
+    assert deepseek["params_total"] == deepseek["params_language_model"] == 671_026_404_352
+    assert llama["params_mtp"] == 0 < deepseek["params_mtp"]
     for m in found.values():
-        assert sum(m["params_by_role"].values()) == m["params_total"]
+        assert sum(m["params_by_role"].values()) == m["params_total"] + m["params_mtp"]
+        assert m["params_total"] == m["params_language_model"] + m["params_vision"]
+        assert (
+            {"full", "sliding", "indexer"} <= set(m["kv_bytes_per_token"]) <= {"full", "sliding", "chunked", "indexer"}
+        )
+        assert m["kv_dtype"] == "bf16"
+        assert m["kv_bytes_per_sequence"] is m["context_tokens"] is None
         assert m["sources"], m["id"]
+
+
+def test_the_cache_of_models_at_a_context_and_width(catalog: Any) -> None:
+    (gemma,) = entries(catalog, "models", "google/gemma-3-27b-it", "--context", "32k", "--kv-dtype", "fp8")
+    assert gemma["kv_bytes_per_token"] == {"full": 40_960, "sliding": 212_992, "indexer": 0}
+    assert gemma["context_tokens"] == 32_000
+    assert gemma["kv_bytes_per_sequence"] == 32_000 * 40_960 + 1024 * 212_992
+    (llama4,) = entries(catalog, "models", "meta-llama/Llama-4-Scout-17B-16E-Instruct")
+    assert llama4["kv_bytes_per_token"]["chunked"] > 0
+
+
+def test_a_checkpoints_own_cache_format_does_not_decide(catalog: Any, plugins: Plugins) -> None:
+    for name in plugins.models.ids():
+        quantization = plugins.models.get(name).quantization
+        if quantization is not None and quantization.kv_cache:
+            (found,) = entries(catalog, "models", name)
+            elements = plugins.models.get(name).kv_elements_per_token()
+            assert found["kv_bytes_per_token"]["full"] == 2 * elements["full"]
+            return
+    raise AssertionError("no checkpoint of the catalogue has a cache format")
+
+
+def test_cache_options_are_for_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog", "hardware", "--context", "4k"]) == 2
+    assert "--kv-dtype and --context are about models" in capsys.readouterr().err
+
+
+def test_instances(catalog: Any, plugins: Plugins) -> None:
+    found = entries(catalog, "instances")
+    assert [i["id"] for i in found] == list(plugins.instances.ids())
+    for i in found:
+        assert plugins.accelerators.resolve(i["accelerator"]) == i["accelerator"], i["id"]
+        assert i["devices"] >= 1
+        whole, each = i["network_bytes_per_s"], i["network_bytes_per_s_per_device"]
+        assert (whole is None) == (each is None)
+        assert whole is None or each == pytest.approx(whole / i["devices"])
+        assert any(i["sources"].values()), i["id"]
+    (p5,) = entries(catalog, "instances", "AWS/P5.48xlarge")
+    assert (p5["accelerator"], p5["devices"]) == ("nvidia/h100-sxm5-80gb", 8)
+    assert p5["network_bytes_per_s"] == 400e9
+    assert p5["rdma"] is True
+    assert p5["host_memory_bytes"] == 2 * 2**40
+    assert "aws/p5.48xlarge" in catalog("instances")
+
+
+FACTS = Path(__file__).parents[1] / "data" / "facts" / "hardware.jsonl"
+FIGURES = [json.loads(line) for line in FACTS.read_text("utf-8").splitlines()]
+
+CHOSEN: dict[tuple[str, str], float] = {
+    ("nvidia/h100-pcie-80gb", "memory_bandwidth_bytes_per_s"): 2.039e12,
+    ("nvidia/b300-sxm6-270gb", "memory_bandwidth_bytes_per_s"): 8e12,
+}
+"""Figures where documents conflict and the higher one is kept, so that a bound stays one."""
+
+HOPPER_SPARSE = {"tf32": 989.4e12, "bf16": 1978.9e12, "fp16": 1978.9e12, "fp8": 3957.8e12, "int8": 3957.8e12}
+"""As the whitepaper prints them, with one digit more than the datasheet."""
+
+
+@pytest.mark.parametrize("fact", FIGURES, ids=[fact["id"] for fact in FIGURES])
+def test_every_hardware_fact_is_in_the_json(fact: dict[str, Any], catalog: Any) -> None:
+    (found,) = entries(catalog, "hardware", fact["id"])
+    id_ = found["id"]
+    assert id_ == fact["id"].replace("-", "/", 1)
+    expected = {
+        "memory_bytes": fact["memory_bytes"],
+        "memory_bandwidth_bytes_per_s": fact["bandwidth_Bps"],
+        "power_w": fact["tdp_W"],
+        "pcie_generation": fact["pcie_gen"],
+        "l2_bytes": fact["l2_bytes"],
+        "sram_per_sm_bytes": fact["sram_per_sm"],
+        "sms": fact["sm_count"],
+        "link_bytes_per_s_aggregate": fact["link"]["aggregate_bidirectional_Bps"],
+        "link_bytes_per_s_per_direction": fact["link"]["per_direction_Bps"],
+        "driver_total_bytes": (fact["usable"] or {}).get("nvidia_smi_total_bytes"),
+    }
+    for key, value in expected.items():
+        if value is not None:
+            assert found[key] == CHOSEN.get((id_, key), value), key
+    if fact["link"]["aggregate_bidirectional_Bps"] is not None:
+        assert found["scale_up_domain"] == fact["link"]["domain_size"]
+    dense = {precision: rate for precision, rate in fact["dense_flops"].items() if rate is not None}
+    assert {p: r for p, r in found["dense_flops"].items() if p in fact["dense_flops"]} == dense
+    sparse = {precision: rate for precision, rate in fact["sparse_flops"].items() if rate is not None}
+    if id_ in ("nvidia/h100-sxm5-80gb", "nvidia/h200-sxm5-141gb", "nvidia/h800-sxm5-80gb"):
+        assert sparse == pytest.approx(HOPPER_SPARSE, rel=1e-3)
+        sparse = HOPPER_SPARSE
+    assert {p: r for p, r in found["sparse_flops"].items() if p in fact["sparse_flops"]} == sparse
+    visible = (fact["usable"] or {}).get("cuda_visible_GiB")
+    if visible is not None:
+        assert found["usable_memory_bytes"] / 2**30 == pytest.approx(visible, abs=0.01)
+    if fact["vendor"] == "NVIDIA":
+        assert found["compute_capability"] == fact["compute_capability"]
 
 
 def test_policies_formats_engines_and_rules(catalog: Any, plugins: Plugins) -> None:
@@ -79,7 +178,7 @@ def test_policies_formats_engines_and_rules(catalog: Any, plugins: Plugins) -> N
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_has_a_line_an_entry(kind: str, catalog: Any, plugins: Plugins) -> None:
     lines = catalog(kind).splitlines()
-    head = kind in ("hardware", "formats")
+    head = kind in ("hardware", "instances", "formats")
     assert len(lines) - head == len(entries(catalog, kind))
     assert all(len(line) < 300 for line in lines)
 

@@ -17,6 +17,7 @@ from servelint.commands.common import (
     write_json,
 )
 from servelint.errors import ConfigError
+from servelint.report.safe import printable
 from servelint.suggest import did_you_mean
 
 
@@ -51,7 +52,9 @@ def run(argv: list[str]) -> int:
         if arguments.format == "json":
             write_json({**head(), "file": composed.review.document.name, **known})
         else:
-            write("".join(f"{name}:\n" + "".join(f"  {n}\n" for n in names) for name, names in known.items()))
+            write(
+                "".join(f"{name}:\n" + "".join(f"  {printable(n)}\n" for n in names) for name, names in known.items())
+            )
         return settled(composed.plugins)
     node = explainer.explain(arguments.figure)
     if node is None:
