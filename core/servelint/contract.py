@@ -203,6 +203,7 @@ def _engine(engine: Engine) -> None:
     _function(engine.defaults, "defaults")
     _function(engine.reserve_bytes, "reserve_bytes")
     _function(engine.read, "read", optional=True)
+    _function(engine.caches, "caches", optional=True)
     _function(engine.unsupported, "unsupported", optional=True)
     if engine.budget_kind not in BUDGET_KINDS:
         raise Wrong(f"has budget_kind {shown(engine.budget_kind)}, expected one of {', '.join(BUDGET_KINDS)}")
@@ -526,6 +527,15 @@ def _ledger(made: Any) -> None:
     _maybe(made.cache_bytes, "cache_bytes", 0)
     for held in made.reserves:
         _number(held.bytes, f"the reserve {held.name}", 0)
+    if made.pool is not None:
+        if len(made.pool.block_bytes) != made.stages:
+            raise Wrong(f"has a pool for {len(made.pool.block_bytes)} stages, expected {made.stages}")
+        for size in made.pool.block_bytes:
+            _number(size, "block_bytes of the pool", 0)
+        for group in made.pool.groups:
+            _number(group.tokens, "tokens of a block", 1)
+        if not made.pool.blocks(1) > 0:
+            raise Wrong("has a pool in which a sequence takes no block")
 
 
 _COMPOSED: Mapping[str, Callable[[Any], None]] = {"Scheduler": _scheduler, "MemoryLedger": _ledger}

@@ -75,6 +75,9 @@ class Engine(Value):
     in bytes. ``version`` is None when the spec gives none; the engine then says which set it assumed.
     ``budget_kind`` says what its memory fraction is of, see `servelint.memory.BudgetKind`.
 
+    ``caches(version, ledger, context)`` rewrites the finished ledger the way the engine pages and reports its KV
+    cache (`servelint.memory.PagePool`).
+
     The rest reads launch files. ``starts`` are sequences of words that start it (``("vllm", "serve")``; folders
     in front are left out), ``images`` parts of names of images that hold it, ``release_images`` of those whose
     tag is its release. ``read(invocation, arguments, version)`` turns an `Invocation` and the words after the
@@ -90,6 +93,7 @@ class Engine(Value):
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     budget_kind: BudgetKind = "total"
+    caches: Callable[[str | None, MemoryLedger, Context], MemoryLedger] | None = None
     starts: tuple[tuple[str, ...], ...] = ()
     images: tuple[str, ...] = ()
     release_images: tuple[str, ...] = ()

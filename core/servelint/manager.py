@@ -656,6 +656,16 @@ class Plugins:
                 contract.reserve(reserve, name)
             return found
 
+    def engine_caches(self, engine: Engine, version: str | None, ledger: T, context: Any) -> T:
+        """Return the memory ledger as the engine pages its caches."""
+        if engine.caches is None:
+            return ledger
+        with self.blamed(self.engine_provider(engine.name), f"caches of engine {engine.name!r}", (InfeasibleError,)):
+            made: Any = engine.caches(version, ledger, context)  # type: ignore[arg-type]
+            if made is not ledger:
+                contract.composed(ledger, made)
+            return made  # type: ignore[no-any-return]
+
     def engine_refusals(
         self, engine: Engine, version: str | None, context: Any
     ) -> tuple[tuple[KeyPath, str, Source], ...]:

@@ -64,7 +64,8 @@ class Review:
         self._services: dict[tuple[Mix, Figure], Service] = {}
         self._traces: dict[tuple[str, str | None], Mix | ValueError | None] = {}
         self._trace_bytes = 0
-        self._evidence: dict[str, tuple[Measurement, ...] | None] = {}
+        self.unknown_evidence: set[str] = set()
+        self._evidence: dict[str, tuple[Measurement, ...]] = {}
 
     @property
     def deployment(self) -> Deployment:
@@ -267,7 +268,10 @@ class Review:
                     Unresolved((*place, "assumes", "accelerator"), self.plugins.accelerators.unknown(assumed))
                 )
             if claim.evidence is not None:
-                self._measured((*place, "evidence"), claim.evidence)
+                self.measured((*place, "evidence"), claim.evidence)
+        for i, evidence in enumerate(self.deployment.evidence):
+            if evidence.kind == "benchmark" and evidence.file is not None:
+                self.measured(("evidence", i, "file"), evidence.file)
         return known
 
     # Composition
@@ -628,7 +632,7 @@ class Review:
         """What the file behind a claim says; None without one, or where no reader knows it (or it cannot be read)."""
         if claim.evidence is None:
             return None
-        runs = self._measured((*path, "evidence"), claim.evidence)
+        runs = self.measured((*path, "evidence"), claim.evidence)
         if not runs:
             return None
         from servelint.measured import bind
@@ -638,21 +642,18 @@ class Review:
     def measured(self, path: KeyPath, file: str) -> tuple[Measurement, ...]:
         """The runs of a result file that a key of the spec names; none where it cannot be read, or is of no known kind.
 
-        One that cannot be read is among ``unresolved``.
+        The first is among ``unresolved``, the second among ``unknown_evidence``.
         """
-        return self._measured(path, file) or ()
-
-    def _measured(self, path: KeyPath, file: str) -> tuple[Measurement, ...] | None:
         from servelint.measured import UnknownKindError, is_file, runs_of
 
         if file not in self._evidence:
-            self._evidence[file] = None
+            self._evidence[file] = ()
             if not is_file(file):
-                return None
+                return ()
             try:
                 self._evidence[file] = runs_of(file, self.plugins, self.root, Path(self.document.name).parent)
             except UnknownKindError:
-                return None
+                self.unknown_evidence.add(file)
             except ValueError as error:
                 self.unresolved.append(Unresolved(path, f"the evidence {file!r} cannot be used: {error}"))
         return self._evidence[file]

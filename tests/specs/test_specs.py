@@ -23,6 +23,7 @@ from servelint.testing.rules import expected_findings, found_findings
 
 SPECS = Path(servelint_specs.__file__).parent
 FILES = sorted(SPECS.rglob("*.toml"))
+MANIFESTS = sorted(SPECS.rglob("*.yaml"))
 NAMES = [path.relative_to(SPECS).as_posix() for path in FILES]
 FAILING = [path for path in FILES if path.parent != SPECS and not path.name.endswith(".fixed.toml")]
 GOOD = [path for path in FILES if path not in FAILING]
@@ -105,12 +106,12 @@ def test_command_line_finds_the_same(capsys: pytest.CaptureFixture[str]) -> None
     report = json.loads(capsys.readouterr().out)
     found = Counter((f["file"], f["line"], f["code"]) for f in report["findings"])
     expected: Counter[tuple[str, int, str]] = Counter()
-    for path in FILES:
+    for path in (*FILES, *MANIFESTS):
         for (line, code), count in expected_findings(path.read_text(encoding="utf-8")).items():
             assert line, "a finding of a whole file has no line to compare"
             expected[path.as_posix(), line, code] += count
     assert found == expected
-    assert {f["file"] for f in report["files"]} == {path.as_posix() for path in FILES}
+    assert {f["file"] for f in report["files"]} == {path.as_posix() for path in (*FILES, *MANIFESTS)}
     assert status == int(any(f["severity"] == "error" for f in report["findings"]))
 
 

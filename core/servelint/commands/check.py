@@ -5,14 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from servelint.commands.common import Unreadable, choice, parser, read_specs, save, use_color, workspace, write
+from servelint import fixes
+from servelint.commands.common import (
+    Unreadable,
+    choice,
+    parser,
+    read_specs,
+    save,
+    settled,
+    use_color,
+    workspace,
+    write,
+)
 from servelint.config import Config, project_folder, with_overrides
 from servelint.errors import ConfigError, PluginError
 from servelint.files import Text
 from servelint.lineage import KeyPath
-from servelint.lint import Report, lint
+from servelint.lint import Linter, Report, lint
 from servelint.manager import Plugins
-from servelint.report.safe import guarded
+from servelint.report.safe import file_name, guarded, printable
+from servelint.rule import Finding
+from servelint.spec.document import Document
 
 
 def run(argv: list[str]) -> int:
@@ -27,6 +40,9 @@ def run(argv: list[str]) -> int:
     made.add_argument("--ignore", action="append", default=[], metavar="RULES", help="the same, left out")
     made.add_argument("--fail-on", metavar="LEVEL", help="error (default), warning or info")
     made.add_argument("--hardware", metavar="ID", help="accelerator of manifests that name none")
+    made.add_argument("--fix", action="store_true", help="apply safe fixes to the specs, then check")
+    made.add_argument("--unsafe-fixes", action="store_true", help="also fixes that change what is deployed")
+    made.add_argument("--diff", action="store_true", help="show what fixes would change, write nothing")
     made.add_argument("--exit-zero", action="store_true", help="exit 0 whatever is found")
     made.add_argument("--no-ignores", action="store_true", help="judge as if there were no suppression comments")
     made.add_argument("--concise", action="store_true", help="one line a finding")
@@ -45,10 +61,19 @@ def run(argv: list[str]) -> int:
     for name, _ in outputs:
         choice("--output", name, plugins.reporters)
     unreadable: list[Unreadable] = []
+    texts = _texts(paths, config, unreadable)
+    if arguments.diff:
+        return _diff(texts, Linter(plugins, config, place.root), unreadable, unsafe=arguments.unsafe_fixes)
+    if arguments.fix:
+        if "-" in paths:
+            raise ConfigError("--fix: standard input cannot be rewritten; --diff shows the changes")
+        texts = _fixed(texts, Linter(plugins, config, place.root), unsafe=arguments.unsafe_fixes)
+    elif arguments.unsafe_fixes:
+        raise ConfigError("--unsafe-fixes: it goes with --fix or --diff")
     given: dict[KeyPath, object] = (
         {} if arguments.hardware is None else {("hardware", "accelerator"): arguments.hardware}
     )
-    report = lint(_texts(paths, config, unreadable), plugins, config, place.root, given)
+    report = lint(texts, plugins, config, place.root, given)
     if not report.files and not unreadable and not report.unreadable:
         skipped = "".join(f"; {name}: {reason}" for name, reason in report.skipped[:3])
         raise ConfigError(
@@ -90,6 +115,45 @@ def _texts(paths: list[str], config: Config, unreadable: list[Unreadable]) -> It
             unreadable.append(found)
         else:
             yield found
+
+
+def _applied(text: Text, linter: Linter, *, unsafe: bool) -> fixes.Applied:
+    def judge(changed: str) -> tuple[Document, list[Finding]]:
+        result = linter.check(text.name, changed)
+        return result.document, [f.finding for f in result.findings if f.suppressed is None]
+
+    return fixes.fixed(text.text, judge, unsafe=unsafe)
+
+
+def _fixed(texts: Iterator[Text], linter: Linter, *, unsafe: bool) -> Iterator[Text]:
+    """Yield texts with their fixes applied; a spec that changes is written first."""
+    for text in texts:
+        applied = _applied(text, linter, unsafe=unsafe) if text.kind == "spec" else fixes.Applied(text.text)
+        if applied.text != text.text:
+            save(text.name, applied.text)
+            for code, description in applied.fixes:
+                print(f"fixed {file_name(text.name)}: {code} {printable(description)}", file=sys.stderr)
+        yield text._replace(text=applied.text)
+
+
+def _diff(texts: Iterator[Text], linter: Linter, unreadable: list[Unreadable], *, unsafe: bool) -> int:
+    """Show what fixes would change; status 1 when that is anything."""
+    from difflib import unified_diff
+
+    changed = False
+    for text in texts:
+        if text.kind != "spec":
+            continue
+        applied = _applied(text, linter, unsafe=unsafe)
+        name = file_name(text.name)
+        lines = unified_diff(text.text.splitlines(), applied.text.splitlines(), name, name, lineterm="")
+        shown = "".join(f"{line}\n" for line in lines)
+        changed = changed or bool(shown)
+        write(shown)
+    for found in unreadable:
+        print(f"servelint: {file_name(found.name)}: {printable(found.reason)}", file=sys.stderr)
+    settled(linter.plugins)
+    return 2 if unreadable or linter.plugins.faults else int(changed)
 
 
 def _rendered(plugins: Plugins, name: str, report: Report) -> str | None:

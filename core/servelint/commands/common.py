@@ -421,7 +421,8 @@ def save(path: str, text: str) -> None:
     try:
         if configuration.is_below_here(path):
             configuration.confined(path)
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as stream:
+        # Line ends are those of the text: a fixed spec keeps its own.
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
             stream.write(text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None

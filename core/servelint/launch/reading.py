@@ -1,0 +1,285 @@
+"""From files to keys of a spec: which invocations a file holds, which engine each starts, what that sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from attrs import evolve
+
+from servelint import contract
+from servelint.errors import CatalogueError, PluginError
+from servelint.launch.flags import release
+from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
+from servelint.launch.manifest import ManifestError, ManifestFile, resolved
+from servelint.lineage import KeyPath
+
+if TYPE_CHECKING:
+    from servelint.descriptors import Engine
+    from servelint.manager import Plugins
+
+MOST_INVOCATIONS = 200
+"""Engines that one file may start; a generated file may hold more, and is then cut with a message."""
+
+
+_FORMATS: tuple[KeyPath, KeyPath] = (("policy", "quantization", "weights"), ("policy", "quantization", "activations"))
+
+
+class Launched(NamedTuple):
+    """An invocation with its engine and everything it sets, by key path of the spec."""
+
+    invocation: Invocation
+    engine: str | None
+    version: str | None
+    settings: Mapping[KeyPath, Setting]
+    troubles: tuple[Trouble, ...]
+    unused: tuple[str, ...] = ()
+    read: bool = True
+
+    def named_troubles(self) -> dict[str, Trouble]:
+        """The troubles by what they are about, numbered where there are several about one thing."""
+        named: dict[str, Trouble] = {}
+        for trouble in self.troubles:
+            about = trouble.about or trouble.kind
+            number = 1
+            while about in named:
+                number += 1
+                about = f"{trouble.about or trouble.kind} ({number})"
+            named[about] = trouble
+        return named
+
+    def value(self, *path: str | int) -> object:
+        """The value set at a key path, None when nothing sets it."""
+        found = self.settings.get(path)
+        return None if found is None else found.value
+
+
+def invocations(file: ManifestFile, plugins: Plugins) -> tuple[Invocation, ...]:
+    """Return every engine start of a file, by the first format that finds one.
+
+    Raises ManifestError when the file is of a known format and cannot be read.
+    """
+    for format_ in plugins.manifest_formats:
+        if not file.name.lower().endswith(format_.endings) and file.name != "<stdin>":
+            continue
+        try:
+            what = f"reading {file.name} as {format_.name}"
+            # What is wrong with the file is no fault of the reader.
+            with plugins.blamed(plugins.reader_provider(format_.name), what, (ManifestError,)):
+                found = []
+                for invocation in format_.read(file):
+                    contract.invocation(invocation)
+                    found.append(invocation)
+                    if len(found) >= MOST_INVOCATIONS:
+                        break
+        except PluginError:
+            continue
+        engines = list(dict.fromkeys(plugins.engines.values()))
+        # A pod may hold routers, caches and clients beside the engine; a name that the file states is kept.
+        found = [i for i in found if i.engine is not None or starts(i, engines)[0] is not None]
+        if found:
+            beside = {name: Word(value, found[0].place, "environment file") for name, value in file.siblings.items()}
+            return tuple(evolve(i, env={**beside, **i.env}) if beside else i for i in found)
+    return ()
+
+
+def starts(invocation: Invocation, engines: Iterable[Engine]) -> tuple[Engine | None, tuple[Word, ...]]:
+    """Return the engine that an invocation starts, and the words that are its arguments.
+
+    What the file says counts first, then a command that an engine is started by, then the image.
+    """
+    engines = list(engines)
+    named = invocation.engine.text.lower() if invocation.engine is not None else None
+    chosen = next((e for e in engines if named in (e.name, *e.aliases)), None) if named else None
+    among = [chosen] if chosen is not None else engines
+    for command in invocation.commands:
+        for engine in among:
+            after = _after(command, engine.starts)
+            if after is not None:
+                return engine, after
+    if chosen is None and invocation.image is not None:
+        image = repository(invocation.image.text)
+        chosen = next((e for e in engines if any(part in image for part in e.images)), None)
+    if chosen is None and named is None and invocation.commands:
+        # Without a name the flags themselves may tell.
+        return None, ()
+    return chosen, _arguments(invocation.commands)
+
+
+def _after(command: Sequence[Word], sequences: Iterable[tuple[str, ...]]) -> tuple[Word, ...] | None:
+    """Return the words after one of the sequences of names that start an engine."""
+    names = [word.text.rpartition("/")[2] for word in command[:40]]
+    for sequence in sequences:
+        for i in range(len(names) - len(sequence) + 1):
+            if tuple(names[i : i + len(sequence)]) == sequence:
+                return tuple(command[i + len(sequence) :])
+    return None
+
+
+def _arguments(commands: Sequence[tuple[Word, ...]]) -> tuple[Word, ...]:
+    """Return the command line that begins with a flag, as the arguments of an image's entry point do."""
+    return next((c for c in commands if c and c[0].text.startswith("-")), commands[0] if commands else ())
+
+
+def repository(image: str) -> str:
+    """An image without digest and tag, in lower case."""
+    name = image.partition("@")[0]
+    head, slash, last = name.rpartition("/")
+    return (head + slash + last.partition(":")[0]).lower()
+
+
+def tag(image: str) -> str:
+    """The tag of an image, empty when it has none."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
+def image_version(engine: Engine | None, image: str) -> str | None:
+    """The engine's release that an image's tag names, None when it names none.
+
+    Only images that an engine publishes under its own release count: a tag of another project is no release
+    of the engine.
+    """
+    if engine is None or not any(part in repository(image) for part in engine.release_images):
+        return None
+    numbers = release(tag(image))
+    return ".".join(map(str, numbers)) if len(numbers) >= 2 else None
+
+
+def read(
+    invocation: Invocation,
+    plugins: Plugins,
+    engine: str | None = None,
+    version: str | None = None,
+    model: str | None = None,
+) -> Launched:
+    """Read what an invocation sets. ``engine``, ``version`` and ``model`` are those that a spec declares."""
+    if engine is not None:
+        invocation = evolve(invocation, engine=Word(engine, invocation.place))
+    invocation = evolve(
+        invocation,
+        commands=tuple(tuple(_split_off(c, invocation.env)) for c in invocation.commands),
+        model=resolved(invocation.model, invocation.env.get) if invocation.model is not None else None,
+    )
+    found, words = starts(invocation, dict.fromkeys(plugins.engines.values()))
+    if version is None:
+        stated = invocation.version.text if invocation.version is not None else None
+        version = stated or (image_version(found, invocation.image.text) if invocation.image is not None else None)
+    reading = Reading()
+    if found is not None and found.read is not None:
+        with plugins.blamed(plugins.engine_provider(found.name), f"arguments read by engine {found.name!r}"):
+            reading = found.read(invocation, words, version)
+            contract.reading(reading)
+    settings = {s.path: s for s in _common(invocation, found, version, plugins)}
+    published = settings.get(("model", "id"))
+    settings |= {s.path: s for s in reading.settings}
+    loaded = settings.get(("model", "id"))
+    if published is not None and loaded is not None and _folder(loaded.value) and not _folder(published.value):
+        # The arguments name the folder that the model is mounted at, the file beside them which model that is.
+        settings["model", "id"] = published
+    _keep_checkpoint(settings, plugins, model)
+    troubles = (*invocation.troubles, *reading.troubles)
+    known = found is not None and found.read is not None
+    return Launched(invocation, found.name if found else None, version, settings, troubles, reading.unused, known)
+
+
+def _folder(model: object) -> bool:
+    """Whether a model is named by where it lies, not by its published name."""
+    return str(model).startswith(("/", "./", "../", "~", "$")) or "://" in str(model)
+
+
+def _keep_checkpoint(settings: dict[KeyPath, Setting], plugins: Plugins, model: str | None) -> None:
+    """Drop formats that a flag names of a checkpoint that is quantized already.
+
+    The flag then repeats what the checkpoint is stored in, and a 16-bit type is that of what is left in 16 bit.
+    """
+    named = {path: settings[path] for path in _FORMATS if path in settings}
+    if not named:
+        return
+    of = settings.get(("model", "id"))
+    id_ = model or (str(of.value) if of is not None else "")
+    if plugins.models.resolve(id_) is None:
+        settings.pop(_FORMATS[1], None)
+        return
+    try:
+        architecture = plugins.models.get(id_)
+    except (CatalogueError, PluginError):
+        return
+    if architecture.quantization is not None or architecture.stored not in ("bf16", "fp16", "fp32"):
+        for path in named:
+            del settings[path]
+
+
+def _split_off(command: Iterable[Word], env: Mapping[str, Word]) -> Iterator[Word]:
+    """Look variables up; a variable that stands for several arguments becomes several words, as in a shell."""
+    for word in command:
+        whole = word.text.startswith("$") and " " not in word.text
+        found = resolved(word, env.get)
+        if whole and not found.unresolved and found.text.lstrip().startswith("-") and " " in found.text.strip():
+            yield from (found._replace(text=part) for part in found.text.split())
+        elif whole and not found.unresolved and not found.text:
+            continue
+        else:
+            yield found
+
+
+def _common(invocation: Invocation, engine: Engine | None, version: str | None, plugins: Plugins) -> Iterator[Setting]:
+    """What a file says apart from the engine's arguments: engine, image, model, hardware."""
+    at = invocation.place
+    named = invocation.engine or invocation.image or (invocation.commands[0][0] if invocation.commands else None)
+    if engine is not None:
+        yield Setting(("engine", "name"), engine.name, named.place if named else at, "engine")
+    if invocation.image is not None and "$" not in invocation.image.text:
+        yield Setting(("engine", "image"), invocation.image.text, invocation.image.place, "image")
+    if invocation.version is not None:
+        yield Setting(("engine", "version"), invocation.version.text, invocation.version.place, "version")
+    elif version is not None and invocation.image is not None:
+        yield Setting(("engine", "version"), version, invocation.image.place, "image")
+    if invocation.model is not None and not invocation.model.unresolved and invocation.model.text:
+        yield Setting(("model", "id"), invocation.model.text, invocation.model.place, "model", invocation.model.note)
+    yield from _hardware(invocation, plugins)
+
+
+def _hardware(invocation: Invocation, plugins: Plugins) -> Iterator[Setting]:
+    counted = None
+    parts: tuple[str, ...] | None = None
+    for hint in invocation.hints:
+        match = plugins.instances.by_label(hint.label, hint.value.text)
+        if match is None:
+            continue
+        if match.instance is not None:
+            yield Setting(("hardware", "instance"), match.instance, hint.value.place, hint.label, match.note)
+            parts = ()
+            break
+        if not match.accelerators:
+            # A slice, a share, or a part without a datasheet: what else the file says is not the whole of it.
+            parts = ()
+            break
+        counted = counted or (hint.value._replace(text=str(match.devices)) if match.devices else None)
+        parts = tuple(a for a in parts if a in match.accelerators) if parts is not None else match.accelerators
+        named = hint, match
+        if not parts:
+            break
+    if parts is not None and len(parts) == 1:
+        hint, match = named
+        yield Setting(("hardware", "accelerator"), parts[0], hint.value.place, hint.label, match.note)
+    invocation = evolve(invocation, devices=invocation.devices or counted)
+    per_pod = _count(invocation.devices)
+    pods = _count(invocation.pods)
+    if per_pod and invocation.devices is not None:
+        devices = per_pod * (pods or 1)
+        yield Setting(("hardware", "devices"), devices, invocation.devices.place, "devices of a pod, times its pods")
+        if pods and pods > 1:
+            yield Setting(("hardware", "devices_per_node"), per_pod, invocation.devices.place, "devices of a pod")
+    replicas = _count(invocation.replicas)
+    if replicas and invocation.replicas is not None:
+        yield Setting(("hardware", "replicas"), replicas, invocation.replicas.place, "replicas")
+
+
+def _count(word: Word | None) -> int | None:
+    return int(word.text) if word is not None and word.text.isdecimal() and len(word.text) <= 6 else None
+
+
+def choose(found: Sequence[Invocation], wanted: Iterable[str]) -> tuple[Invocation, ...]:
+    """Return the invocations that carry every one of the wanted names (container, service, object)."""
+    names = [w.lower() for w in wanted]
+    return tuple(i for i in found if all(n in map(str.lower, i.part) for n in names))

@@ -1,0 +1,269 @@
+"""What the arguments and the environment of llama.cpp's server set, in keys of a spec.
+
+Sources: tools/server/README.md (flags, their variables) and tools/quantize/README.md (names of file types) of
+ggml-org/llama.cpp. The table holds the flags that decide memory and speed and some that often stand beside them;
+a flag outside it is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from servelint.launch.flags import Flag, FlagTable, read_options
+from servelint.launch.flags import read as read_flags
+from servelint.launch.invocation import Invocation, Reading, Setting, Word
+from servelint_plugins.engines.layers import Layers, from_environment
+from servelint_plugins.engines.llama_cpp import SLOTS, UNIFIED_SINCE, build
+
+PARALLEL = ("policy", "parallelism")
+BATCHING = ("policy", "batching")
+QUANTIZATION = ("policy", "quantization")
+SPECULATION = ("policy", "speculation")
+
+_FLAGS = (
+    Flag("model", (), "text", ("-m",)),
+    Flag("hf-repo", (), "text", ("-hf", "-hfr")),
+    Flag("hf-file", (), "text", ("-hff",)),
+    Flag("model-url", (), "text", ("-mu",)),
+    Flag("ctx-size", (), "int", ("-c",)),
+    Flag("parallel", (), "int", ("-np",)),
+    Flag("kv-unified", (), "switch", ("-kvu",)),
+    Flag("no-kv-unified", (), "switch", ("-no-kvu",)),
+    Flag("kv-unified-per-slot", (), "int"),
+    Flag("batch-size", (), "int", ("-b",)),
+    Flag("ubatch-size", (), "int", ("-ub",)),
+    Flag("cache-type-k", (), "text", ("-ctk",)),
+    Flag("cache-type-v", (), "text", ("-ctv",)),
+    Flag("flash-attn", (), "many", ("-fa",)),
+    Flag("gpu-layers", (), "text", ("-ngl", "--n-gpu-layers")),
+    Flag("split-mode", (), "text", ("-sm",)),
+    Flag("tensor-split", (), "text", ("-ts",)),
+    Flag("main-gpu", (), "int", ("-mg",)),
+    Flag("device", (), "text", ("-dev",)),
+    Flag("model-draft", (), "text", ("-md", "--spec-draft-model")),
+    Flag("hf-repo-draft", (), "text", ("-hfd", "-hfrd", "--spec-draft-hf")),
+    Flag("draft-max", (), "int", ("--draft", "--draft-n", "--spec-draft-n-max")),
+    Flag("draft-min", (), "int", ("--draft-n-min", "--spec-draft-n-min")),
+    Flag("spec-type", (), "text"),
+    Flag("cache-prompt", (), "switch"),
+    Flag("cont-batching", (), "switch", ("-cb",)),
+    Flag("no-cont-batching", (), "switch", ("-nocb",)),
+    Flag("kv-offload", (), "switch", ("-kvo",)),
+    Flag("no-kv-offload", (), "switch", ("-nkvo",)),
+    Flag("cpu-moe", (), "switch", ("-cmoe",)),
+    Flag("n-cpu-moe", (), "int", ("-ncmoe",)),
+    Flag("override-tensor", (), "text", ("-ot",)),
+    Flag("n-predict", (), "int", ("-n", "--predict")),
+    Flag("threads", (), "int", ("-t",)),
+    Flag("threads-batch", (), "int", ("-tb",)),
+    Flag("threads-http", (), "int"),
+    Flag("alias", (), "text", ("-a",)),
+    Flag("host", (), "text"),
+    Flag("port", (), "int"),
+    Flag("api-key", (), "text"),
+    Flag("jinja", (), "switch"),
+    Flag("metrics", (), "switch"),
+    Flag("mlock", (), "switch"),
+    Flag("mmap", (), "switch"),
+    Flag("no-mmap", (), "switch"),
+    Flag("embeddings", (), "switch", ("--embedding",)),
+    Flag("swa-full", (), "switch"),
+    Flag("fit", (), "text", ("-fit",)),
+    Flag("cache-ram", (), "int", ("-cram",)),
+    Flag("mmproj", (), "text", ("-mm",)),
+)
+
+VARIABLES = {
+    "LLAMA_ARG_MODEL": "model",
+    "LLAMA_ARG_MODEL_URL": "model-url",
+    "LLAMA_ARG_HF_REPO": "hf-repo",
+    "LLAMA_ARG_HF_FILE": "hf-file",
+    "LLAMA_ARG_CTX_SIZE": "ctx-size",
+    "LLAMA_ARG_N_PARALLEL": "parallel",
+    "LLAMA_ARG_KV_UNIFIED": "kv-unified",
+    "LLAMA_ARG_KV_UNIFIED_PER_SLOT": "kv-unified-per-slot",
+    "LLAMA_ARG_BATCH": "batch-size",
+    "LLAMA_ARG_UBATCH": "ubatch-size",
+    "LLAMA_ARG_CACHE_TYPE_K": "cache-type-k",
+    "LLAMA_ARG_CACHE_TYPE_V": "cache-type-v",
+    "LLAMA_ARG_FLASH_ATTN": "flash-attn",
+    "LLAMA_ARG_N_GPU_LAYERS": "gpu-layers",
+    "LLAMA_ARG_SPLIT_MODE": "split-mode",
+    "LLAMA_ARG_TENSOR_SPLIT": "tensor-split",
+    "LLAMA_ARG_SPEC_DRAFT_MODEL": "model-draft",
+    "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "hf-repo-draft",
+    "LLAMA_ARG_SPEC_DRAFT_N_MAX": "draft-max",
+    "LLAMA_ARG_DRAFT_MAX": "draft-max",
+    "LLAMA_ARG_SPEC_TYPE": "spec-type",
+    "LLAMA_ARG_CACHE_PROMPT": "cache-prompt",
+    "LLAMA_ARG_CONT_BATCHING": "cont-batching",
+}
+
+CACHE_FORMATS = {
+    "f32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "q8_0": "q8_0",
+    "q5_0": "q5_0",
+    "q5_1": "q5_1",
+    "q4_0": "q4_0",
+    "q4_1": "q4_1",
+    "iq4_nl": "iq4_nl",
+}
+_FILE_TYPE = re.compile(
+    r"(?:^|[-_.:/])(I?Q[1-8](?:_K_XL|_K_[SML]|_XXS|_XS|_NL|_[01KSML])?|BF16|F16|F32)(?=$|[-.:/])", re.IGNORECASE
+)
+FILE_TYPES = {
+    "F32": "fp32",
+    "F16": "fp16",
+    "BF16": "bf16",
+    **{name.upper(): name for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q6_k")},
+    **{name.upper(): name for name in ("q2_k", "q3_k_s", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m")},
+    **{name.upper(): name for name in ("iq4_xs", "iq4_nl")},
+}
+SPECULATION_KINDS = {
+    "draft-simple": "draft",
+    "draft-eagle3": "eagle",
+    "draft-dflash": "eagle",
+    "draft-mtp": "mtp",
+    "ngram-simple": "ngram",
+    "ngram-map-k": "ngram",
+    "ngram-map-k4v": "ngram",
+    "ngram-mod": "ngram",
+    "ngram-cache": "ngram",
+}
+
+
+@cache
+def table() -> FlagTable:
+    """The server's flags; no beginnings of names are taken."""
+    return FlagTable("llama.cpp", _FLAGS, prefixes=False)
+
+
+def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:
+    """Return what an invocation of llama.cpp's server sets."""
+    flags = Layers(
+        read_options(invocation.options, table(), None),
+        from_environment(invocation.env, VARIABLES, table(), None),
+        read_flags(words, table(), None),
+    )
+    number = build(version)
+    if number is None and invocation.image is not None:
+        number = build(invocation.image.text)
+        if number is not None:
+            path = ("engine", "version")
+            flags.settings[path] = Setting(path, f"b{number}", invocation.image.place, "image")
+    _model(flags)
+    _slots(flags, number)
+    _batches(flags)
+    _devices(flags, invocation)
+    _cache(flags)
+    _speculation(flags)
+    return flags.reading(table())
+
+
+def file_type(name: str) -> str | None:
+    """The format of a GGUF file's weights by its name, None where the name says none that is known."""
+    found = _FILE_TYPE.findall(name.removesuffix(".gguf"))
+    return FILE_TYPES.get(found[-1].upper()) if found else None
+
+
+def _model(flags: Layers) -> None:
+    repository, file = flags.get("hf-repo"), flags.get("hf-file")
+    if repository is not None:
+        name, colon, kind = repository.value.partition(":")
+        flags.set("hf-repo", ("model", "id"), name)
+        # Without a type in the name the server takes Q4_K_M.
+        stated = file_type(f":{kind}") if colon else None
+        stated = stated or (file_type(file.value) if file is not None else None) or ("" if colon else "q4_k_m")
+        if stated:
+            flags.set("hf-repo", (*QUANTIZATION, "weights"), stated, "" if colon else "the type that is fetched first")
+        return
+    for source in ("model", "model-url"):
+        given = flags.get(source)
+        if given is not None:
+            flags.set(source, ("model", "id"), given.value)
+            kind = file_type(given.value) or ""
+            if kind:
+                flags.set(source, (*QUANTIZATION, "weights"), kind, "by the file's name")
+            return
+
+
+def _slots(flags: Layers, number: int | None) -> None:
+    """Slots, and the context of each: --ctx-size is divided over them unless they share one cache."""
+    context, stated = flags.value("ctx-size") or 0, flags.value("parallel")
+    known = stated is not None and stated > 0
+    automatic = number is None or number >= UNIFIED_SINCE
+    slots = stated if known and stated is not None else SLOTS if automatic else 1
+    shared = flags.value("kv-unified")
+    if shared is None:
+        shared = not flags.value("no-kv-unified") and not known and automatic
+    if known:
+        flags.set("parallel", (*BATCHING, "max_sequences"))
+    each = flags.value("kv-unified-per-slot")
+    if each:
+        flags.set("kv-unified-per-slot", ("model", "max_model_len"))
+    elif context > 0:
+        note = "" if shared or slots == 1 else f"{context} over {slots} slots"
+        flags.set("ctx-size", ("model", "max_model_len"), context if shared else max(context // slots, 1), note)
+
+
+def _batches(flags: Layers) -> None:
+    batch, part = flags.value("batch-size"), flags.value("ubatch-size")
+    if batch is not None and batch > 0:
+        flags.set("batch-size", (*BATCHING, "max_batched_tokens"))
+    if part is not None and part > 0:
+        flags.set("ubatch-size", (*BATCHING, "prefill_chunk"))
+    if flags.value("cache-prompt") is False:
+        flags.set("cache-prompt", ("policy", "kv_cache", "prefix_reuse"), False)
+
+
+def _devices(flags: Layers, invocation: Invocation) -> None:
+    mode = str(flags.value("split-mode") or "layer")
+    shares = str(flags.value("tensor-split") or "")
+    count = sum(part.strip() not in ("", "0", "0.0") for part in re.split(r"[,/]", shares)) if shares else 0
+    name = "tensor-split"
+    if not count and invocation.devices is not None and invocation.devices.text.isdecimal():
+        count = int(invocation.devices.text[:6])
+        name = "split-mode" if flags.get("split-mode") is not None else ""
+    if count < 2 or mode == "none":
+        return
+    axis = "tensor" if mode in ("row", "tensor") else "pipeline"
+    path = (*PARALLEL, axis)
+    if name:
+        flags.set(name, path, count, f"split by {mode}")
+    elif invocation.devices is not None:
+        flags.settings[path] = Setting(path, count, invocation.devices.place, "devices", f"split by {mode}")
+
+
+def _cache(flags: Layers) -> None:
+    keys, values = (CACHE_FORMATS.get(str(flags.value(name))) for name in ("cache-type-k", "cache-type-v"))
+    path = (*QUANTIZATION, "kv_cache")
+    if keys is not None and (values is None or values == keys):
+        # Keys alone in a narrow format leave half of the cache at 16 bits.
+        if values is not None:
+            flags.set("cache-type-k", path, keys)
+    elif keys is not None and values is not None:
+        wider = max((keys, values), key=_bits)
+        flags.set("cache-type-k" if wider == keys else "cache-type-v", path, wider, "the wider one of keys and values")
+
+
+def _bits(name: str) -> int:
+    return int("".join(c for c in name if c.isdigit())[:2].rstrip("0") or 0) if name[0] != "f" else 99
+
+
+def _speculation(flags: Layers) -> None:
+    drafts = next((n for n in ("model-draft", "hf-repo-draft") if flags.get(n) is not None), None)
+    kind = next((k for k in str(flags.value("spec-type") or "").split(",") if k in SPECULATION_KINDS), None)
+    method = SPECULATION_KINDS[kind] if kind is not None else "draft" if drafts is not None else None
+    if method is None:
+        return
+    source = "spec-type" if kind is not None else drafts or ""
+    flags.set(source, (*SPECULATION, "method"), method)
+    if (flags.value("draft-max") or 0) > 0:
+        flags.set("draft-max", (*SPECULATION, "tokens"))
+    elif method != "ngram":
+        flags.set(source, (*SPECULATION, "tokens"), 3, "the server's default")
+    if method == "draft" and drafts is not None:
+        flags.set(drafts, (*SPECULATION, "draft_model"), str(flags.value(drafts)).partition(":")[0])

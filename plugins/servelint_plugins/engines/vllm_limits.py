@@ -1,0 +1,198 @@
+"""What vLLM refuses at start on a model and a device, by release: the checks that its configuration makes.
+
+Each was read in the source file that its finding names, at the releases between which it holds; where a check
+depends on what no key of a spec says, it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from servelint.lineage import KeyPath
+from servelint.plugin import Attention, Context, LatentAttention, Source
+
+Release = tuple[int, ...]
+Refusal = tuple[KeyPath, str, Source]
+
+QUANTIZATION = "vllm/model_executor/layers/quantization"
+LEAST_CAPABILITY: dict[str, tuple[tuple[Release, Release, tuple[int, int], str], ...]] = {
+    "fp8": (
+        ((0, 6, 6), (0, 13, 0), (8, 0), f"{QUANTIZATION}/fp8.py"),
+        ((0, 13, 1), (0, 24, 99), (7, 5), f"{QUANTIZATION}/fp8.py"),
+    ),
+    "nvfp4": (
+        ((0, 9, 1), (0, 13, 0), (8, 0), f"{QUANTIZATION}/modelopt.py"),
+        ((0, 13, 1), (0, 24, 99), (7, 5), f"{QUANTIZATION}/modelopt.py"),
+    ),
+    "mxfp4": (((0, 10, 1), (0, 24, 99), (8, 0), f"{QUANTIZATION}/mxfp4.py"),),
+}
+"""From a release to another: the compute capability below which weights of a format are refused, and where that
+is checked (``get_min_capability``). Of several methods that load a format the most lenient one counts."""
+
+MTP_WITHOUT_STAGES = ("deepseek_v3", "deepseek_v32", "glm4_moe", "mimo", "qwen3_next")
+"""Model types whose MTP draft cannot be cut into pipeline stages in releases 0.14.1 to 0.24."""
+
+FLASH = ("FLASH_ATTN", "FLASH_ATTN_VLLM_V1")
+
+
+def refused(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    """Yield what a release refuses; ``older`` says that its V0 engine runs."""
+    for check in (_batch, _drafts, _experts, _weights, _cache, _context):
+        yield from check(numbers, older, context)
+
+
+def _source(file: str, field: str) -> Source:
+    return Source("engine", f"vllm-project/vllm {file}", field)
+
+
+def _declared(context: Context, policy: str, field: str) -> Any:
+    return getattr(context.deployment.policies.get(policy), field, None)
+
+
+def _decides(context: Context, policy: str, *fields: str) -> KeyPath:
+    """The first of the fields that the spec declares."""
+    return "policy", policy, next((f for f in fields if _declared(context, policy, f) is not None), fields[0])
+
+
+def _batch(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    config = context.config("batching")
+    tokens, sequences = config.max_batched_tokens, config.max_sequences
+    file = "vllm/config/scheduler.py" if numbers >= (0, 10, 1) else "vllm/config.py"
+    if tokens is None:
+        return
+    if sequences is not None and tokens < sequences:
+        path = _decides(context, "batching", "max_batched_tokens", "max_sequences")
+        yield (
+            path,
+            f"max_num_batched_tokens {tokens:,} is less than max_num_seqs {sequences:,}",
+            _source(file, "max_num_batched_tokens"),
+        )
+    length = context.deployment.model.max_model_len or context.architecture.max_position
+    if config.chunked_prefill is False and tokens < length and (older or numbers >= (0, 11, 2)):
+        path = _decides(context, "batching", "max_batched_tokens", "chunked_prefill")
+        yield (
+            path,
+            f"without chunked prefill max_num_batched_tokens {tokens:,} has to hold a prompt of max_model_len "
+            f"{length:,} tokens",
+            _source(file, "max_num_batched_tokens"),
+        )
+
+
+def _drafts(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    config, parallel = context.config("speculation"), context.config("parallelism")
+    if config is None or not config.active:
+        return
+    file = "vllm/config/speculative.py" if numbers >= (0, 11) else "vllm/config.py"
+    if config.draft_tensor not in (None, 1, parallel.t):
+        yield (
+            ("policy", "speculation", "draft_tensor"),
+            f"draft_tensor_parallel_size {config.draft_tensor} is neither 1 nor the target's {parallel.t}",
+            _source(file, "draft_tensor_parallel_size"),
+        )
+    if config.method == "draft" and not older and (0, 10) <= numbers <= (0, 14, 1):
+        where = "vllm/engine/arg_utils.py" if numbers < (0, 11) else file
+        yield (
+            ("policy", "speculation", "method"),
+            "speculative decoding with a draft model is not supported in the V1 engine of this release",
+            _source(where, "speculative_config"),
+        )
+    if parallel.p == 1:
+        return
+    stages = f"{parallel.p} pipeline stages"
+    if (0, 6, 6) <= numbers < (0, 8):
+        yield (
+            ("policy", "parallelism", "pipeline"),
+            f"speculative decoding and {stages} exclude each other in this release",
+            _source("vllm/spec_decode/spec_decode_worker.py", "pipeline_parallel_size"),
+        )
+    elif config.method == "mtp" and numbers >= (0, 14, 1) and context.architecture.model_type in MTP_WITHOUT_STAGES:
+        yield (
+            ("policy", "parallelism", "pipeline"),
+            f"the MTP draft takes over {stages}, and its model class cannot be cut into stages",
+            _source("vllm/config/model.py", "verify_with_parallel_config"),
+        )
+
+
+def _experts(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    expert = _declared(context, "parallelism", "expert")
+    if expert is not None and expert > 1 and not context.architecture.is_moe and numbers >= (0, 8, 5):
+        yield (
+            ("policy", "parallelism", "expert"),
+            f"expert parallelism needs experts, and {context.architecture.id} has none",
+            _source("vllm/config/model.py", "_verify_with_expert_parallelism"),
+        )
+
+
+def _capability(context: Context) -> tuple[int, ...]:
+    text = context.accelerator.compute_capability
+    return tuple(int(n) for n in text.split(".") if n.isdecimal()) if text else ()
+
+
+def _weights(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    capability = _capability(context)
+    declared = _declared(context, "quantization", "weights")
+    own = context.formats.quantized or context.formats.stored
+    format_ = own if declared in (None, "auto") else context.format(declared)
+    name = "fp8" if format_.name.startswith("fp8") else format_.name
+    for first, last, least, file in LEAST_CAPABILITY.get(name, ()):
+        if capability and first <= numbers <= last and capability < least:
+            yield (
+                ("model", "id") if declared in (None, "auto") else ("policy", "quantization", "weights"),
+                f"{format_.name} weights need compute capability {least[0]}.{least[1]}, and "
+                f"{context.accelerator.name} has {capability[0]}.{capability[1]}",
+                _source(file, "get_min_capability"),
+            )
+
+
+def _cache(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    declared = _declared(context, "quantization", "kv_cache")
+    capability = _capability(context)
+    if declared in (None, "auto") or not capability or numbers < (0, 11, 2):
+        return
+    if context.format(declared).name != "fp8":
+        return
+    backend = (context.deployment.engine.attention_backend or "").upper()
+    shown = f"{capability[0]}.{capability[1]}"
+    if (backend in FLASH and capability[0] != 9) or backend == "FLEX_ATTENTION":
+        file = "flash_attn.py" if backend in FLASH else "flex_attention.py"
+        where = f" on compute capability {shown}" if backend in FLASH else ""
+        yield (
+            ("engine", "attention_backend"),
+            f"the attention backend {backend} reads no FP8 KV cache{where}",
+            _source(f"vllm/v1/attention/backends/{file}", "supports_kv_cache_dtype"),
+        )
+    latent = any(isinstance(b.mixer, LatentAttention) and b.mixer.indexer is None for b in context.architecture.blocks)
+    if latent and not backend and numbers <= (0, 16) and capability[0] not in (9, 10):
+        yield (
+            ("policy", "quantization", "kv_cache"),
+            f"no MLA attention backend of this release reads an FP8 KV cache on compute capability {shown}",
+            _source("vllm/v1/attention/backends/mla/triton_mla.py", "supported_kv_cache_dtypes"),
+        )
+
+
+def _context(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    config = context.config("parallelism")
+    attending = [b.mixer for b in context.architecture.blocks if isinstance(b.mixer, Attention)]
+    if config.c == 1 or not config.context_shares_tensor or not attending or numbers < (0, 11, 2):
+        return
+    heads = {(m.q_heads, m.kv_heads) for m in attending}
+    if len(heads) != 1:
+        return
+    queries, keys = heads.pop()
+    most = config.t // keys
+    source = _source("vllm/config/model.py", "decode_context_parallel_size")
+    path: KeyPath = ("policy", "parallelism", "context")
+    if config.t <= keys or config.c > most:
+        yield (
+            path,
+            f"decode context parallel {config.c} shares out copies of {keys} KV heads, and tensor parallel "
+            f"{config.t} has {max(most, 1)} of each",
+            source,
+        )
+    elif (queries // keys) % config.c:
+        yield (
+            path,
+            f"decode context parallel {config.c} does not divide the {queries // keys} query heads of a KV head",
+            source,
+        )

@@ -1,0 +1,127 @@
+"""ENG004 unsupported-combination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from servelint.plugin import Case, Finding, Input, Lacks, Review, Rule, Severity
+
+
+class UnsupportedCombination(Rule):
+    """The engine refuses this combination of model, device and settings at start.
+
+    What it checks
+    --------------
+    What the engine's plugin knows the declared release to refuse: formats below the compute capability that their
+    kernels need, batches that cannot hold a prompt, drafts with pipeline stages, context parallelism that does not
+    divide the heads, and so on. Silent where no release is declared, and for releases that nobody looked at.
+
+    Why it is bad
+    -------------
+    The server exits at start, after the node with the accelerators was waited for and the weights were loaded.
+
+    The arithmetic
+    --------------
+    That of the engine's own check, in the message.
+
+    How to fix
+    ----------
+    Change the key that the finding points at, or use a release without the limit.
+
+    Source
+    ------
+    The engine's source at the file that the finding names; docs/engines.md lists the releases.
+    """
+
+    code = "ENG004"
+    name = "unsupported-combination"
+    severity = Severity.ERROR
+    questions = ("does it start",)
+    failing = (
+        Case(
+            "a step that cannot hold one token of each sequence",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11.0"
+[policy.batching]
+max_sequences = 513
+max_batched_tokens = 512 # expect: ENG004
+""",
+            flip=("policy.batching.max_sequences", "512"),
+        ),
+        Case(
+            "a prompt that no step can hold, without chunks",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8193
+[engine]
+name = "vllm"
+version = "0.11.2"
+[policy.batching]
+max_batched_tokens = 8192 # expect: ENG004
+chunked_prefill = false
+""",
+            flip=("model.max_model_len", "8192"),
+        ),
+    )
+    passing = (
+        Case(
+            "as many tokens as sequences",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11.0"
+[policy.batching]
+max_sequences = 512
+max_batched_tokens = 512
+""",
+        ),
+        Case(
+            "no release declared",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+[policy.batching]
+max_sequences = 513
+max_batched_tokens = 512
+""",
+        ),
+    )
+
+    def check(self, review: Review) -> Iterator[Finding | Lacks]:
+        """Report what the engine refuses."""
+        setup = review.setup
+        if setup is None:
+            return
+        if setup.engine_version is None:
+            yield Lacks("engine.version")
+            return
+        for path, message, source in review.refusals:
+            yield Finding(
+                path,
+                f"{setup.engine.name} {setup.engine_version} refuses this at start: {message}",
+                inputs=(Input("engine", f"{setup.engine.name} {setup.engine_version}", "", source),),
+            )
