@@ -22,8 +22,9 @@ from servelint.plugin import (
     Rule,
     Severity,
 )
-from servelint.spec.model import Claim
+from servelint.spec.model import TOKENS_MAX, Claim, ClaimAssumes, ClaimAt
 from servelint_rules.clm.limits import Best, Sides, Terms, best, described, fitting, kept_at_most, read, sides
+from servelint_rules.clm.samples import SPEC, changed
 from servelint_rules.layouts import altered, on_accelerator
 from servelint_rules.show import counted, duration, sequences
 from servelint_rules.slo.feasible import arithmetic, peaks
@@ -32,6 +33,9 @@ NARROWER = (("fp8", "weights in FP8"), ("int4", "weights in 4 bits"))
 DRAFTS, ACCEPTANCE = 4, 0.8
 """A good draft on chat: four tokens drafted, each kept with a chance of 0.8."""
 CACHED = 0.9
+MOST_EXPLAINED = 8
+"""Claims of a spec whose explanation is looked for: every assumption that is tried composes the deployment again."""
+UNEXPLAINED = f"what would explain it is looked for in the first {MOST_EXPLAINED} such claims only"
 
 
 class Verdict(NamedTuple):
@@ -64,8 +68,9 @@ class FasterThanRoofline(Rule):
     What it checks
     --------------
     Claims of throughput (of a replica, a device, the deployment, one user), request rate, TTFT, ITL and TPOT
-    against the bound of the step at the claim's batch and lengths. What the claim does not state is taken from
-    the workload, and the batch is the one of most throughput that memory holds. Tokens that speculation keeps
+    against the bound of the step at the claim's batch and lengths; where the claim is possible, the throughput and
+    the time per token that its evidence measured, at the lengths of the run. What the claim does not state is taken
+    from the workload, and the batch is the one of most throughput that memory holds. Tokens that speculation keeps
     and prompt tokens from the prefix cache count as the deployment's policies say. Claims at the bound itself
     are not meant here: the tolerance covers rounding.
 
@@ -204,6 +209,19 @@ at = { prompt_tokens = 8000 }
 """,
             flip=("claim[0].at.prompt_tokens", "1000"),
         ),
+        Case(
+            "a measurement of something else",
+            SPEC
+            + """\
+[[claim]]
+metric = "throughput"
+value = "1000 tok/s"
+at = { concurrency = 32 }
+evidence = "bench.json" # expect: CLM001
+""",
+            flip=("hardware.accelerator", '"nvidia/b200-sxm6-180gb"'),
+            files=(("bench.json", changed(mean_tpot_ms=4.0, median_tpot_ms=3.9, mean_e2el_ms=896.0)),),
+        ),
     )
     passing = (
         Case(
@@ -268,13 +286,24 @@ value = "15000 tok/s"
         if review.composition is None:
             yield Lacks("hardware.accelerator and model")
             return
+        found = 0
         for path, claim in review.claims:
             terms, on = read(review, claim), sides(review, claim)
             if terms is None or on is None:
                 continue
             verdict = self._verdict(review, on, terms)
             if verdict is not None:
-                yield self._finding(review, path, claim, on, verdict)
+                found += 1
+                yield self._finding(review, path, claim, on, verdict, explain=found <= MOST_EXPLAINED)
+                continue
+            for measured in _measured(review, path, claim):
+                terms, on = read(review, measured), sides(review, measured)
+                verdict = self._verdict(review, on, terms) if terms is not None and on is not None else None
+                if verdict is not None and on is not None:
+                    found += 1
+                    explain = found <= MOST_EXPLAINED
+                    yield self._finding(review, path, measured, on, verdict, explain=explain, key="evidence")
+                    break
 
     def _verdict(self, review: Review, on: Sides, terms: Terms) -> Verdict | None:
         tolerance = self.option("tolerance")
@@ -293,31 +322,72 @@ value = "15000 tok/s"
             why = "with the drafts that are assumed to be accepted"
         return Verdict(terms, limit, False, why)
 
-    def _finding(self, review: Review, path: KeyPath, claim: Claim, on: Sides, verdict: Verdict) -> Finding:
+    def _finding(
+        self,
+        review: Review,
+        path: KeyPath,
+        claim: Claim,
+        on: Sides,
+        verdict: Verdict,
+        *,
+        explain: bool,
+        key: str = "value",
+    ) -> Finding:
         terms, limit = verdict.terms, verdict.limit
-        value = (*path, "value")
+        value = (*path, key)
+        said = "claimed" if key == "value" else "measured"
         least = "most" if terms.is_rate else "least"
-        explained = _explained(review, on, terms, self.option("tolerance"))
+        named = _named(terms, _explained(review, on, terms, self.option("tolerance"))) if explain else UNEXPLAINED
         name = claim.metric.replace("_", " ") if terms.is_rate else claim.metric.upper()
         return Finding(
             value,
-            f"the claimed {name} of {terms.shown(terms.value)} is {_ratio(verdict)}: at {least} "
+            f"the {said} {name} of {terms.shown(terms.value)} is {_ratio(verdict)}: at {least} "
             f"{terms.shown(limit.value)} {described(terms, limit)}{f' ({verdict.why})' if verdict.why else ''}; "
-            f"{_named(terms, explained)}",
+            f"{named}",
             equation=_equation(on, terms, limit),
             inputs=(
-                review.input(f"claimed {name}", claim.value, _unit(terms), *value),
+                review.input(f"{said} {name}", claim.value, _unit(terms), *value),
                 *_point_inputs(review, path, terms),
                 *peaks(on.prefill if terms.kind == "ttft" else on.decode),
             ),
             help=(
                 f"correct the figure to at {least} {terms.shown(limit.value)}, or state what it rests on in claim.at, "
                 "claim.assumes or the policies"
+                if key == "value"
+                else "state in the spec what was measured, or measure what is deployed"
             ),
             related=_related(review, path),
             severity=Severity.ERROR if verdict.certain else Severity.WARNING,
             confidence="high" if verdict.certain else "medium",
         )
+
+
+def _measured(review: Review, path: KeyPath, claim: Claim) -> Iterator[Claim]:
+    """What the evidence of a claim says of the deployment, as claims in the terms of a bound.
+
+    Nothing where it says that it is of something else (CLM003's), where its lengths are unknown, or where several
+    replicas may have shared the load. The time per token is what the end-to-end latency leaves of it, for one that
+    contradicts it is CLM009's; it is set beside one sequence alone, which nothing that runs beside it can beat.
+    """
+    evidence = review.evidence(path, claim)
+    run = evidence.run if evidence is not None else None
+    if run is None or review.replicas > 1 or (claim.assumes is not None and claim.assumes.accelerator is not None):
+        return
+    from servelint.measured import derived_tpot, differences
+
+    prompt, output = run.prompt_tokens.get("mean", 0.0), run.output_tokens.get("mean", 0.0)
+    if not (1 <= prompt <= TOKENS_MAX and 1 <= output <= TOKENS_MAX) or any(differences(review, run)):
+        return
+    derived = derived_tpot(run)
+    pace = derived if derived is not None else run.tpot_s.get("mean")
+    at = ClaimAt(prompt_tokens=prompt, output_tokens=output)
+    hit = ClaimAssumes(prefix_hit=run.cache_hit) if run.cache_hit is not None and 0 < run.cache_hit <= 1 else None
+    if pace is not None and 1e-9 <= pace <= 1e6:
+        yield Claim("tpot", f"{pace!r} s", at=evolve(at, batch=1), assumes=hit)
+    if run.output_throughput is not None and 1e-6 <= run.output_throughput <= 1e11:
+        limit = run.concurrency
+        most = evolve(at, concurrency=int(limit)) if limit is not None and 1 <= limit <= 1e6 else at
+        yield Claim("output_throughput", f"{run.output_throughput!r} tok/s", at=most, assumes=hit)
 
 
 def _ratio(verdict: Verdict) -> str:
@@ -482,6 +552,6 @@ def _elsewhere(on: Sides, terms: Terms) -> Iterator[Explanation]:
         others.append((6, f"more sequences at once than it states (memory holds {most})", more))
     if terms.context > 0 and terms.kind != "ttft":
         others.append((7, "an empty context", terms._replace(context=0.0)))
-    for rank, text, changed in others:
-        if (found := best(on, changed, "bound")) is not None:
+    for rank, text, other in others:
+        if (found := best(on, other, "bound")) is not None:
             yield Explanation(rank, text, found.value)

@@ -12,7 +12,7 @@ from servelint_rules.layouts import decode_side, on_accelerator, prefill_side
 from servelint_rules.show import counted, duration, request_rate, token_rate, tokens
 
 Kind = Literal["output", "total", "requests", "user", "ttft", "itl", "tpot"]
-Bound = Literal["bound", "floor"]
+Bound = Literal["bound", "floor", "estimate"]
 
 RATES: dict[str, Kind] = {
     "throughput": "output",

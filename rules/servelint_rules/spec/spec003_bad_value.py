@@ -15,8 +15,8 @@ class BadValue(ProblemRule):
     What it checks
     --------------
     Each value against the kind of its key: type, unit and dimension, sign, range, order of quantiles, and
-    keys that a table cannot do without. Then whether the values compose at all; degrees of parallelism that do
-    not are PAR002's.
+    keys that a table cannot do without; values of launch arguments against the engine's flags. Then whether the
+    values compose at all; degrees of parallelism that do not are PAR002's.
 
     Why it is bad
     -------------
@@ -93,6 +93,10 @@ output_tokens = 100
     def check(self, review: Review) -> Iterator[Finding]:
         """Yield the document's problems, else what kept it from being composed."""
         yield from super().check(review)
+        launched = review.document.launched
+        for about, trouble in launched.named_troubles().items() if launched is not None else ():
+            if trouble.kind == "bad-value":
+                yield Finding(("engine", "args", about), trouble.message, help=trouble.help)
         if review.document.deployment is None or review.composition is not None:
             return
         problem = review.infeasible

@@ -25,7 +25,8 @@ class MissingInput(Rule):
     model; a ``[[claim]]`` about throughput or latency needs an operating point (``at.batch``,
     ``at.concurrency`` or ``at.rate``), unless it points to evidence. A section that says nothing without the
     input is a warning; where the spec is merely shorter than it could be (no hardware, no model; a claim beside
-    a declared load), it is advice. Names that do not resolve and traces that cannot be read are SPEC004's.
+    a declared load), it is advice, and so is hardware, also of a pool, that has no published rate. Names that do
+    not resolve and traces that cannot be read are SPEC004's.
 
     Why it is bad
     -------------
@@ -101,6 +102,24 @@ headroom = 0.2
             ),
         ),
         Case(
+            "evidence that no reader knows",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[[claim]]
+metric = "throughput"
+value = "1500 tok/s"
+at = { concurrency = 32 }
+evidence = "bench/notes.md" # expect: SPEC005
+""",
+            flip=("claim[0].evidence", '"https://example.com/notes"'),
+            files=(("bench/notes.md", "# Notes\n\nIt was fast.\n"),),
+        ),
+        Case(
             "a claim with a latency and no load",
             """\
 servelint = 1
@@ -135,6 +154,23 @@ itl = { p99 = "80 ms" } # expect: SPEC005
 headroom = 0.2
 """,
             flip=("model", '{ id = "meta-llama/Llama-3.1-8B", max_model_len = 8192 }'),
+        ),
+        Case(
+            "a pool's accelerator without a published rate",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[policy.disaggregation.prefill]
+devices = 1
+[policy.disaggregation.decode]
+devices = 1
+accelerator = "apple/m4-max-40c" # expect: SPEC005
+""",
+            flip=("policy.disaggregation.decode.accelerator", '"nvidia/h100-sxm5-80gb"'),
         ),
     )
     passing = (
@@ -206,28 +242,54 @@ itl = { p99 = "80 ms" }
             yield from _growth(review)
         for path, claim in review.claims:
             yield from _claim(review, path, claim)
-        for key in UNREAD:
-            if getattr(review.deployment.engine, key):
-                yield Finding(
-                    ("engine", key),
-                    f"engine.{key} is not read: what is checked are the policies of this spec, with the engine's "
-                    "defaults for what they leave out",
-                    help="state in the policies what the launch arguments set",
-                    severity=Severity.INFO,
-                    confidence="high",
-                )
+        yield from _arguments(review)
         if review.composition is None and isinstance(review.infeasible, UnpricedError):
             yield Finding(
                 review.infeasible.path,
                 str(review.infeasible),
-                help="give the rate, with its source, in hardware.override.dense_flops",
+                help="give the rate, with its source, in hardware.override.dense_flops"
+                if review.infeasible.path[0] == "hardware"
+                else "name a part with a published rate: hardware.override is of the deployment's own, not of a pool's",
                 severity=Severity.INFO,
                 confidence="high",
             )
 
 
-UNREAD = ("args", "args_from", "env")
-"""Launch arguments of the engine: they decide what runs, and no reader for them is there yet."""
+def _arguments(review: Review) -> Iterator[Finding]:
+    """Launch arguments that no plugin reads, values in them that stand elsewhere, and hardware they do not name."""
+    document = review.document
+    launched = document.launched
+    declared = next((k for k in ("args", "args_from", "env") if getattr(review.deployment.engine, k)), None)
+    if declared is not None and (launched is None or not launched.read):
+        engine = review.deployment.engine.name
+        why = f"no plugin reads arguments of the engine {engine!r}" if engine else "engine.name does not say of which"
+        yield Finding(
+            ("engine", declared),
+            f"engine.{declared} is not read, since {why}: what is checked are the policies of this spec, with defaults "
+            "for what they leave out",
+            help="state in the policies what the launch arguments set" if engine else "add engine.name",
+            severity=Severity.INFO,
+            confidence="high",
+        )
+    for about, trouble in launched.named_troubles().items() if launched is not None else ():
+        if trouble.kind == "unresolved":
+            yield Finding(
+                ("engine", "args", about),
+                trouble.message,
+                help=trouble.help,
+                severity=Severity.INFO,
+                confidence="high",
+            )
+    if document.manifest and launched is not None:
+        missing = [k for k in _nouns(review) if k == "hardware.accelerator" or not launched.invocation.model]
+        if missing:
+            yield Finding(
+                ("hardware",) if "hardware.accelerator" in missing else ("model",),
+                f"the manifest does not say what {' and '.join(missing)} is, so memory and speed are not judged",
+                help="name the accelerator with --hardware, or write a spec with `servelint import`",
+                severity=Severity.INFO,
+                confidence="high",
+            )
 
 
 def _growth(review: Review) -> Iterator[Finding]:
@@ -284,6 +346,15 @@ def _odd(review: Review, path: KeyPath, key: str) -> bool:
 
 def _claim(review: Review, path: KeyPath, claim: Claim) -> Iterator[Finding]:
     at, workload = claim.at, review.deployment.workload
+    unread = claim.evidence is not None and review.evidence(path, claim) is None
+    if unread and claim.evidence in review.unknown_evidence:
+        yield Finding(
+            (*path, "evidence"),
+            f"the evidence {claim.evidence!r:.100} is compared with nothing: it is no result file that is read",
+            help="name the file that the benchmark wrote: docs/evidence.md lists the tools that are read",
+            severity=Severity.INFO,
+            confidence="high",
+        )
     if claim.metric not in LOADED or claim.evidence is not None:
         return
     if at is not None and not (at.batch is at.concurrency is at.rate is None):
