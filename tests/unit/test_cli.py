@@ -552,3 +552,47 @@ def test_of_a_long_file_only_what_shows_that_it_is_one_is_kept(here: Path, capsy
 )
 def test_what_a_spec_is(text: str, expected: bool) -> None:
     assert is_spec(text) is expected
+
+
+FIXABLE = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[hardware.override]
+dense_flops = { bf16 = "1979 TFLOP/s" } # as the datasheet prints it
+source = "datasheet"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+"""
+
+
+def test_fix_writes_the_spec_and_checks_it(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = tmp_path / "spec.toml"
+    spec.write_text(FIXABLE, encoding="utf-8")
+    assert main(["check", "spec.toml", "--diff"]) == 1
+    shown = capsys.readouterr().out
+    assert '-dense_flops = { bf16 = "1979 TFLOP/s" } # as the datasheet prints it' in shown
+    assert spec.read_text(encoding="utf-8") == FIXABLE
+    assert main(["check", "spec.toml", "--fix"]) == 0
+    captured = capsys.readouterr()
+    assert "fixed spec.toml: HW001 use the dense rate" in captured.err
+    fixed = spec.read_text(encoding="utf-8")
+    assert fixed == FIXABLE.replace("1979 TFLOP/s", "989.4 TFLOP/s")
+    assert main(["check", "spec.toml", "--diff"]) == 0
+
+
+def test_unsafe_fixes_are_asked_for(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = tmp_path / "spec.toml"
+    text = FIXABLE.split("[hardware.override]", maxsplit=1)[0] + FIXABLE[FIXABLE.index("[model]") :]
+    text = text.replace("8B", "70B").replace("[model]", "devices = 2\n[model]").replace("8192", "100000")
+    spec.write_text(text, encoding="utf-8")
+    main(["check", "spec.toml", "--fix"])
+    assert spec.read_text(encoding="utf-8") == text
+    assert "fixable with --fix --unsafe-fixes" in capsys.readouterr().out
+    main(["check", "spec.toml", "--fix", "--unsafe-fixes"])
+    assert spec.read_text(encoding="utf-8") != text
+    assert main(["check", "spec.toml", "--unsafe-fixes"]) == 2
+    assert main(["check", "-", "--fix"]) == 2
