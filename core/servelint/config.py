@@ -19,9 +19,9 @@ from servelint import toml
 from servelint.errors import ConfigError
 from servelint.files import read_regular, refuse_repositories
 from servelint.manager import Plugins
-from servelint.rule import Rule, Severity
+from servelint.rule import Rule, RuleEntry, Severity
 from servelint.suggest import did_you_mean
-from servelint.suppress import every_rule
+from servelint.suppress import RULES, every_rule
 from servelint.values import Value
 
 KEYS = (
@@ -64,13 +64,13 @@ class Config(Value):
     suppressions: bool = True
     root: Path | None = None
 
-    def selects(self, rule: type[Rule]) -> bool:
+    def selects(self, rule: type[Rule] | RuleEntry) -> bool:
         """Whether a rule runs at all."""
         if rule.preview and not self.preview and rule.code not in self.select:
             return False
         return _named(rule.code, rule.name, self.select) and not _named(rule.code, rule.name, self.ignore)
 
-    def ignores(self, rule: Rule | type[Rule], file: str) -> bool:
+    def ignores(self, rule: Rule | type[Rule] | RuleEntry, file: str) -> bool:
         """Whether a rule is off for a file."""
         return bool(self.per_file_ignores) and _named(rule.code, rule.name, self._ignored(file))
 
@@ -316,7 +316,7 @@ def _options(table: Mapping[str, Any], plugins: Plugins, where: str) -> dict[str
 
 def check_names(names: tuple[str, ...], plugins: Plugins, where: str) -> tuple[str, ...]:
     """Return the names, each once, when each is ALL, a family, a code or a rule name; else ConfigError."""
-    rules = every_rule(plugins)
+    rules: tuple[RuleEntry | type[Rule], ...] = (*plugins.rule_entries, *RULES)
     known = {"ALL", *(n for rule in rules for n in (rule.code, rule.name, rule.code.rstrip("0123456789")))}
     for name in names:
         if name not in known:
@@ -385,6 +385,6 @@ def with_overrides(
         config = evolve(config, ignore=(*config.ignore, *check_names(ignore, plugins, "--ignore")))
     if fail_on is not None:
         config = evolve(config, fail_on=parse_severity(fail_on, "--fail-on"))
-    if not any(config.selects(rule) for rule in plugins.rules):
+    if not any(config.selects(rule) for rule in plugins.rule_entries):
         raise ConfigError("no rule is selected: select and ignore leave nothing to check")
     return evolve(config, suppressions=suppressions)

@@ -18,7 +18,7 @@ from servelint.formats import Format
 from servelint.hardware import Accelerator, Instance, Labels, Link
 from servelint.lineage import Input, KeyPath, Source
 from servelint.place import Place
-from servelint.rule import Case, Edit, Finding, Fix, Lacks, Option, Related, Rule, Severity
+from servelint.rule import Case, Edit, Finding, Fix, Lacks, Option, Related, Rule, RuleEntry, Severity, misnamed
 
 MOST = 100_000
 """Things that one hook, or one rule on one file, can yield; a generator that yields more is taken for endless."""
@@ -200,6 +200,7 @@ def _engine(engine: Engine) -> None:
     _name(engine.name)
     _names(engine.aliases, "aliases")
     _texts(engine.sources, "sources")
+    _texts(engine.moved, "moved")
     _function(engine.defaults, "defaults")
     _function(engine.reserve_bytes, "reserve_bytes")
     _function(engine.read, "read", optional=True)
@@ -229,6 +230,31 @@ def _labels(labels: Labels) -> None:
     _function(labels.match, "match", optional=True)
     if type(labels.cloud) is not str:
         raise Wrong(f"has the cloud {shown(labels.cloud)}, expected text")
+
+
+def _rule_entry(entry: RuleEntry) -> None:
+    for what in ("code", "name"):
+        if type(getattr(entry, what)) is not str:
+            raise Wrong(f"has the {what} {shown(getattr(entry, what))}, expected text")
+    said = misnamed(entry.code, entry.name)
+    if said:
+        raise Wrong(said)
+    _name(entry.name)
+    _function(entry.load, "load")
+    if type(entry.preview) is not bool or not isinstance(entry.when, tuple):
+        raise Wrong("has a preview or when of the wrong type")
+    for path in entry.when:
+        _path(path)
+
+
+def loaded_rule(cls: object, entry: RuleEntry) -> type[Rule]:
+    """Return the class of a rule's entry; Wrong when it is no rule, or not the one that the entry names."""
+    if not isinstance(cls, type) or not issubclass(cls, Rule):
+        raise Wrong(f"gave {shown(cls)}, expected a Rule class")
+    _rule(cls)
+    if (cls.code, cls.name, cls.preview) != (entry.code, entry.name, entry.preview):
+        raise Wrong(f"gave the rule {cls.code} {cls.name}, whose code, name or preview is not the entry's")
+    return cls
 
 
 def _rule(cls: type) -> None:
@@ -272,6 +298,7 @@ def _rule(cls: type) -> None:
 
 _CHECKS: tuple[tuple[type, str, Callable[[Any], None]], ...] = (
     (Entry, "entry", _entry),
+    (RuleEntry, "rule", _rule_entry),
     (type, "rule", _rule),
     (Format, "format", _format),
     (Policy, "policy", _policy),

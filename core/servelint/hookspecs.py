@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from servelint.formats import Format
     from servelint.hardware import Accelerator, Instance, Labels
     from servelint.launch.manifest import ManifestFormat
-    from servelint.rule import Rule
+    from servelint.rule import Rule, RuleEntry
 
 PROJECT = "servelint"
 API_VERSION = "1"
@@ -152,8 +152,8 @@ def servelint_readers() -> Iterable[ManifestFormat | EvidenceFormat]:
 
 
 @hookspec
-def servelint_rules() -> Iterable[type[Rule]]:
-    """Yield rule classes.
+def servelint_rules() -> Iterable[type[Rule] | RuleEntry]:
+    """Yield rule classes, or entries that name a rule and import it only for specs that have what it is about.
 
     ::
 

@@ -12,12 +12,12 @@ from servelint.blame import Wrong, shown
 from servelint.config import Config
 from servelint.errors import ManifestError
 from servelint.files import Text
-from servelint.lineage import KeyPath
+from servelint.lineage import KeyPath, dotted
 from servelint.manager import Blamed, PluginFault, Plugins
 from servelint.opening import open_manifest, open_spec
 from servelint.place import Place
 from servelint.review import Review
-from servelint.rule import Finding, Lacks, Rule, Severity, collect
+from servelint.rule import Finding, Lacks, Rule, RuleEntry, Severity, collect
 from servelint.spec.document import Document
 from servelint.spec.schema import Problem
 from servelint.suppress import NAMES, Suppressions, verdicts
@@ -95,13 +95,20 @@ class Linter:
         self.plugins = plugins
         self.config = config
         self.root = root
-        self.rules = [made for rule in plugins.rules if config.selects(rule) and (made := self._made(rule))]
-        self._known = frozenset(n for rule in plugins.rules for n in (rule.code, rule.name)) | frozenset(
+        self.rules = [rule for rule in plugins.rule_entries if config.selects(rule)]
+        self._known = frozenset(n for rule in plugins.rule_entries for n in (rule.code, rule.name)) | frozenset(
             {*PROBLEM_NAMES, *PROBLEM_NAMES.values(), *NAMES}
         )
+        self._instances: dict[str, Rule | None] = {}
 
-    def _made(self, rule: type[Rule]) -> Rule | None:
-        """Make a rule with its options, None when that fails; then it is the fault of its plugin."""
+    def made(self, entry: RuleEntry) -> Rule | None:
+        """Return a rule with its options, None when it cannot be made; then that is the fault of its plugin."""
+        if entry.code not in self._instances:
+            rule = self.plugins.load_rule(entry)
+            self._instances[entry.code] = None if rule is None else self._instance(rule)
+        return self._instances[entry.code]
+
+    def _instance(self, rule: type[Rule]) -> Rule | None:
         try:
             with self.plugins.blamed(self.plugins.rule_provider(rule.code), f"making the rule {rule.code}"):
                 made = rule(dict(self.config.options.get(rule.code, {})))
@@ -120,17 +127,22 @@ class Linter:
         lacking: list[tuple[str, str]] = []
         review = Review(document, self.plugins, self.root)
         found: list[Finding] = []
-        rules = self._rules_for(document.name)
-        if document.deployment is None:
-            # Rules of the spec itself report what kept it from being structured.
-            rules = [rule for rule in rules if getattr(rule, "reads_problems", False)]
         decided: set[str] = set()
-        for rule in rules:
+        for entry in self._rules_for(document.name):
+            if entry.when and not any(document.has(path) for path in entry.when):
+                # It has nothing to say of such a spec, so it is not even loaded.
+                if document.deployment is not None:
+                    lacking.append((entry.code, " or ".join(map(dotted, entry.when))))
+                continue
+            rule = self.made(entry)
+            if rule is None or (document.deployment is None and not getattr(rule, "reads_problems", False)):
+                # Rules of the spec itself report what kept it from being structured.
+                continue
             before = len(lacking)
             reported = self._run(rule, review, lacking)
             if reported is None:
                 # What failed once is left out of the rest of the run.
-                self.rules = [other for other in self.rules if other is not rule]
+                self.rules = [other for other in self.rules if other is not entry]
                 continue
             found += reported
             if len(lacking) == before:
@@ -138,7 +150,7 @@ class Linter:
         located = self._located(document, found, decided)
         return FileResult(document, review if document.deployment else None, located, tuple(lacking))
 
-    def _rules_for(self, name: str) -> list[Rule]:
+    def _rules_for(self, name: str) -> list[RuleEntry]:
         return [rule for rule in self.rules if not self.config.ignores(rule, name)]
 
     def _run(self, rule: Rule, review: Review, lacking: list[tuple[str, str]]) -> list[Finding] | None:

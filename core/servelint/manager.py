@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from types import ModuleType
@@ -26,7 +26,7 @@ from servelint.errors import CatalogueError, CompositionError, InfeasibleError, 
 from servelint.formats import Format
 from servelint.hardware import Accelerator, Labels
 from servelint.lineage import KeyPath, Source
-from servelint.rule import Rule
+from servelint.rule import Rule, RuleEntry
 from servelint.suggest import did_you_mean, meant, nearest
 
 if TYPE_CHECKING:
@@ -564,22 +564,44 @@ class Plugins:
         return tuple(sorted(found, key=lambda f: (f.priority, f.name)))
 
     @cached_property
-    def _rules(self) -> dict[str, tuple[type[Rule], Provider]]:
-        items = self._yielded("servelint_rules", type)
+    def _rules(self) -> dict[str, tuple[RuleEntry, Provider]]:
+        items = ((_entered(item), provider) for item, provider in self._yielded("servelint_rules", type, RuleEntry))
         return self._by_name("rule", items, lambda r: (r.code, r.name))
 
     @cached_property
+    def rule_entries(self) -> tuple[RuleEntry, ...]:
+        """Rules by code, not loaded."""
+        found = {entry.code: entry for entry, _ in self._rules.values()}
+        return tuple(found[code] for code in sorted(found))
+
+    @cached_property
     def rules(self) -> tuple[type[Rule], ...]:
-        """Rule classes by code."""
-        return tuple(sorted({rule for rule, _ in self._rules.values()}, key=lambda r: r.code))
+        """Rule classes by code, all of them loaded; what cannot be is its plugin's fault and left out."""
+        return tuple(rule for entry in self.rule_entries if (rule := self.load_rule(entry)) is not None)
+
+    def load_rule(self, entry: RuleEntry) -> type[Rule] | None:
+        """Return the class of a rule, None when its plugin does not give it."""
+        if entry.code not in self._loaded_rules:
+            found: type[Rule] | None = None
+            with suppress(PluginError), self.blamed(self.rule_provider(entry.code), f"loading the rule {entry.code}"):
+                found = contract.loaded_rule(entry.load(), entry)
+            self._loaded_rules[entry.code] = found
+        return self._loaded_rules[entry.code]
+
+    @cached_property
+    def _loaded_rules(self) -> dict[str, type[Rule] | None]:
+        return {}
 
     def rule(self, name: str) -> type[Rule]:
         """Return a rule by code or name; CatalogueError with a suggestion if there is none."""
         found = self._rules.get(name.lower())
         if found is None:
-            codes = [n for rule in self.rules for n in (rule.code, rule.name)]
+            codes = [n for rule in self.rule_entries for n in (rule.code, rule.name)]
             raise CatalogueError(f"no plugin provides the rule {name!r}{did_you_mean(name, codes)}")
-        return found[0]
+        loaded = self.load_rule(found[0])
+        if loaded is None:
+            raise PluginError(f"the rule {name!r} could not be loaded")
+        return loaded
 
     def rule_provider(self, code: str) -> Provider:
         """Who provides the rule of that code."""
@@ -719,7 +741,7 @@ class Plugins:
 
     def require_something(self) -> None:
         """Raise PluginError when no rule or no accelerator is there: a lint of nothing is never clean."""
-        for what, found in (("rules", self.rules), ("accelerators", self.accelerators.ids())):
+        for what, found in (("rules", self.rule_entries), ("accelerators", self.accelerators.ids())):
             if not found:
                 faults = "".join(f"\n  {fault}" for fault in self.faults)
                 raise PluginError(
@@ -776,6 +798,12 @@ class Plugins:
         fault = PluginFault(provider, message)
         if fault not in self.faults:
             self.faults.append(fault)
+
+
+def _entered(item: type[Rule] | RuleEntry) -> RuleEntry:
+    if isinstance(item, RuleEntry):
+        return item
+    return RuleEntry(item.code, item.name, lambda: item, (), item.preview)
 
 
 def _provider(point: EntryPoint) -> Provider:

@@ -39,7 +39,7 @@ from servelint.resources import (
     WeightRead,
 )
 from servelint.review import Review
-from servelint.rule import Case, Edit, Finding, Fix, Lacks, Option, Related, Rule, Severity
+from servelint.rule import Case, Edit, Finding, Fix, Lacks, Option, Related, Rule, RuleEntry, Severity
 from servelint.scheduler import Disaggregation, Pool, Scheduler
 from servelint.shapes import ONCE, OUTPUTS, SEQUENCES, TOKENS, Feature, StepShape
 from servelint.spec.schema import Boolean, Integer, Many, Named, Number, Quantity, Table, Tables, Text, key
@@ -128,6 +128,7 @@ __all__ = [
     "Review",
     "RopeScaling",
     "Rule",
+    "RuleEntry",
     "Scheduler",
     "Setup",
     "Severity",

@@ -7,7 +7,7 @@ its own failing and passing specs, and one ``check`` over a composed deployment.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -136,14 +136,7 @@ class Rule(ABC):
     @classmethod
     def problem(cls) -> str:
         """Say what is wrong with the class's metadata, or return an empty string."""
-        if not cls.code or not cls.name:
-            return "has no code or no name"
-        letters = cls.code.rstrip("0123456789")
-        if not (letters.isalpha() and letters.isupper() and len(cls.code) - len(letters) == 3):
-            return f"has the code {cls.code!r}; expected capitals and three digits, such as ACME001"
-        if cls.name != cls.name.lower() or " " in cls.name:
-            return f"has the name {cls.name!r}; expected lower case with dashes"
-        return ""
+        return misnamed(cls.code, cls.name)
 
     def report(self, finding: Finding) -> Finding:
         """Return the finding with this rule's code, name, and severity where it sets none."""
@@ -153,6 +146,33 @@ class Rule(ABC):
             severity=finding.severity if finding.severity is not None else self.severity,
             confidence=finding.confidence or self.confidence,
         )
+
+
+def misnamed(code: str, name: str) -> str:
+    """Say what is wrong with a rule's code and name, or return an empty string."""
+    if not code or not name:
+        return "has no code or no name"
+    letters = code.rstrip("0123456789")
+    if not (letters.isalpha() and letters.isupper() and len(code) - len(letters) == 3):
+        return f"has the code {code!r}; expected capitals and three digits, such as ACME001"
+    if name != name.lower() or " " in name:
+        return f"has the name {name!r}; expected lower case with dashes"
+    return ""
+
+
+class RuleEntry(NamedTuple):
+    """A rule that is imported when a spec needs it.
+
+    ``when`` are key paths of which a spec has to have one for the rule to have anything to say; a spec without
+    them costs nothing, and the rule then lacks them. ``load`` gives the class, whose code, name and ``preview``
+    are those of the entry.
+    """
+
+    code: str
+    name: str
+    load: Callable[[], type[Rule]]
+    when: tuple[KeyPath, ...] = ()
+    preview: bool = False
 
 
 def collect(rule: Rule, review: Any) -> Iterator[Finding | Lacks]:

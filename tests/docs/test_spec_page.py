@@ -24,11 +24,12 @@ PAGE = (ROOT / "docs" / "spec.md").read_text(encoding="utf-8")
 KEYS = {
     "deployment": "name goal sized_for",
     "hardware": "accelerator instance devices devices_per_node nodes replicas peer_to_peer pcie network host_memory "
-    "efficiency override datasheet price",
+    "efficiency override datasheet power price",
     "hardware.pcie": "generation lanes",
     "hardware.network": "bandwidth per rdma",
     "hardware.efficiency": "memory compute link source",
     "hardware.override": "dense_flops memory_bandwidth memory source",
+    "hardware.power": "per_device per_node per_rack nodes_per_rack",
     "hardware.price": "per_device_hour currency date",
     "model": "id config max_model_len weights_bytes override",
     "engine": "name version image args args_from env attention_backend",

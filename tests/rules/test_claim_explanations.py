@@ -7,6 +7,7 @@ import pytest
 from servelint.manager import Plugins
 from servelint.rule import Case
 from servelint.testing.rules import run_case
+from servelint_rules.clm.clm001_faster_than_roofline import MOST_EXPLAINED, UNEXPLAINED
 
 HARDWARE = '[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
 SMALL = '[model]\nid = "meta-llama/Llama-3.1-8B"\nmax_model_len = 16384\n'
@@ -68,3 +69,12 @@ def test_speculation_that_is_deployed_explains_nothing_more(plugins: Plugins) ->
     # 3.36 tokens of a step of 4.5 ms.
     assert "speculative decoding" in explained(HARDWARE + SMALL + claim.format(1.4), plugins)
     assert "speculative decoding" not in explained(drafted + claim.format(0.9), plugins)
+
+
+def test_only_the_first_claims_are_explained(plugins: Plugins) -> None:
+    claim = '[[claim]]\nmetric = "throughput"\nvalue = "{} tok/s"\nat = {{ concurrency = 1, context = 500 }}\n'
+    claims = "".join(claim.format(10**6 + i) for i in range(MOST_EXPLAINED + 2))
+    result = run_case(Case("claims", "servelint = 1\n" + HARDWARE + SMALL + claims), plugins)
+    messages = [f.finding.message for f in result.findings if f.finding.code == "CLM001"]
+    assert len(messages) == MOST_EXPLAINED + 2
+    assert [UNEXPLAINED in message for message in messages] == [False] * MOST_EXPLAINED + [True] * 2

@@ -78,6 +78,7 @@ SPELLINGS: dict[Dimension, tuple[str, ...]] = {
     Dimension.TOKENS: ("8192", '"8192 tok"', '"32k"', '"32Ki"', '"8_192 tokens"'),
     Dimension.TOKENS_PER_SECOND: ("2400", '"2400 tok/s"', '"2.4k tok/s"', '"144k tokens/min"', '"2400 tps"'),
     Dimension.REQUESTS_PER_SECOND: ("6", '"6 req/s"', '"360 req/min"', '"6 qps"', '"6 rps"', '"360 rpm"'),
+    Dimension.WATTS: ("700", '"700 W"', '"10.2 kW"'),
     Dimension.FRACTION: ("0.3", '"30 %"', '"30 percent"'),
 }
 """How quantities may be written in TOML."""
@@ -90,6 +91,7 @@ WORDS = {
     Dimension.TOKENS: "tokens",
     Dimension.TOKENS_PER_SECOND: "tokens a second",
     Dimension.REQUESTS_PER_SECOND: "requests a second",
+    Dimension.WATTS: "power",
     Dimension.FRACTION: "fraction",
 }
 
@@ -194,8 +196,10 @@ Read in part only:
 
 - `hardware.instance`: beside an accelerator or a datasheet, a type that no plugin provides is not read.
 - `policy.kv_cache.offload`: not priced; where it is set, MEM003 leaves the cost of an eviction open.
-- `claim.evidence`: the file is not read; that one is named counts.
-- `claim.metric` of `e2e`, `speedup`, `concurrency` or `cost_per_million_tokens`: compared with nothing.
+- `claim.evidence`, `evidence.file`: files of tools that [evidence.md](evidence.md) does not list are not read; SPEC005
+  says so of a claim's.
+- `claim.metric` of `concurrency`: only beside a draft (SPD003); of `speedup` only where formats under 16 bits or
+  tensor parallelism may be what is faster (QNT002, PAR007); of `e2e` only with its evidence.
 - `workload.encoder_tokens`, `workload.images_per_prompt`: they lengthen prompts; the encoder's work is not priced.
 """
 

@@ -29,6 +29,7 @@ def render(report: Report, *, color: bool = False, verbose: bool = False, concis
             lines += [*_finding(found, document, style), ""]
     if verbose:
         lines += _lacking(report)
+        lines += [f"{file_name(name)}: skipped: {printable(reason)}" for name, reason in report.skipped]
     for name, reason in report.unreadable:
         lines.append(style.paint("cannot read", "31;1") + f" {printable(name)}: {printable(reason)}")
     for fault in report.faults:
@@ -155,6 +156,16 @@ def summary(report: Report) -> str:
     what = ", ".join(parts) if parts else "no findings"
     files = f"{len(report.files)} spec{'s' if len(report.files) != 1 else ''}"
     tail = f"; {suppressed} suppressed" if suppressed else ""
+    # What a launch file sets is not rewritten.
+    own = (found.finding.fix for found, document in report.found if not (document.manifest or found.place.file))
+    with_fix = [fix for fix in own if fix is not None]
+    safe = sum(fix.safe for fix in with_fix)
+    if safe:
+        tail += f"; {safe} fixable with --fix"
+    if len(with_fix) > safe:
+        tail += f"; {len(with_fix) - safe} {'more ' if safe else ''}fixable with --fix --unsafe-fixes"
     notes = f"; {assumed} values assumed (--verbose lists them)" if assumed else ""
     unread = f"; {len(report.unreadable)} not readable" if report.unreadable else ""
+    if report.skipped:
+        unread += f"; {len(report.skipped)} manifest{'s' * (len(report.skipped) > 1)} skipped (--verbose says why)"
     return f"checked {files}: {what}{tail}{notes}{unread}"

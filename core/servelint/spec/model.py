@@ -43,6 +43,7 @@ _tokens = Quantity(Dimension.TOKENS, 0, TOKENS_MAX, positive=False)
 _length = Quantity(Dimension.TOKENS, 1, TOKENS_MAX)
 _bytes = Quantity(Dimension.BYTES, 0, 1e18)
 _rate = Quantity(Dimension.BYTES_PER_SECOND, 0, 1e18)
+_watts = Quantity(Dimension.WATTS, 0, 1e9)
 _flops = Quantity(Dimension.FLOPS_PER_SECOND, 0, 1e21)
 _seconds = Quantity(Dimension.SECONDS, 0, 1e7)
 _fraction = Quantity(Dimension.FRACTION, 0, 1, positive=False)
@@ -60,7 +61,8 @@ class DeploymentTable(Value):
 
     name: str | None = key(Text(), doc="What reports call the deployment.")
     goal: str | None = key(
-        Text("latency", "throughput", "long-context"), doc="What the deployment is built for.", judged=False
+        Text("latency", "throughput", "long-context"),
+        doc="What the deployment is built for: the DEC rules then say what would serve it better.",
     )
     sized_for: float | None = key(
         _length,
@@ -108,7 +110,7 @@ class EfficiencyTable(Value):
     link: float | None = key(
         _efficiency, doc="Share of one direction of a link that a large collective moves. Left out: as above."
     )
-    source: str | None = key(Text(), doc="Where the fractions were measured, for readers.", judged=False)
+    source: str | None = key(Text(), doc="Where the fractions were measured: document and revision, or file.")
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -122,16 +124,28 @@ class Override(Value):
     )
     memory_bandwidth: float | None = key(_rate, doc="Memory bandwidth of a device, bytes a second.")
     memory: float | None = key(_bytes, doc="Memory of a device that the runtime sees, in bytes.")
-    source: str | None = key(Text(), doc="Where the figures come from, for readers.", judged=False)
+    source: str | None = key(Text(), doc="Where the figures come from: document and revision, or measurement.")
 
 
 @frozen(slots=False, eq=False, repr=False)
 class Price(Value):
     """``[hardware.price]``: what one device costs an hour; never built in."""
 
-    per_device_hour: float | None = key(Number(0, 1e6), doc="Price of one device for an hour.", judged=False)
-    currency: str | None = key(Text(), doc="Its currency.", judged=False)
-    date: object = key(Date(), doc="When it was the price.", judged=False)
+    per_device_hour: float | None = key(Number(0, 1e6), doc="Price of one device for an hour.")
+    currency: str | None = key(Text(), doc="Its currency.")
+    date: object = key(Date(), doc="When it was the price.")
+
+
+@frozen(slots=False, eq=False, repr=False)
+class Power(Value):
+    """``hardware.power``: what a node and a rack may draw, and what the devices are limited to."""
+
+    per_device: float | None = key(
+        _watts, doc="Power limit that each device is set to. Left out: the power of its datasheet."
+    )
+    per_node: float | None = key(_watts, doc="Power that one node may draw, its host included.")
+    per_rack: float | None = key(_watts, doc="Power that one rack may draw, all its nodes together.")
+    nodes_per_rack: int | None = key(Integer(1, 1024), doc="Nodes of one rack, which `per_rack` needs.")
 
 
 @frozen(slots=False, eq=False, repr=False)
@@ -173,6 +187,7 @@ class Hardware(Value):
     )
     override: Override | None = key(Table(Override), doc="Figures that replace those of the datasheet.")
     datasheet: Mapping[str, Any] | None = key(Named(Anything()), doc="A device that no plugin provides.")
+    power: Power | None = key(Table(Power), doc="What a node and a rack may draw.")
     price: Price | None = key(Table(Price), doc="What a device costs.")
 
 
@@ -255,7 +270,7 @@ class EngineTable(Value):
         Named(Anything()), doc="Environment of the engine; goes before that of the file."
     )
     attention_backend: str | None = key(
-        Text(), doc="The engine's attention backend; ENG004 knows what some of them do not read."
+        Text(), doc="The engine's attention backend; ENG004, QNT006 and QNT007 know what some of them do not read."
     )
 
 
@@ -272,7 +287,7 @@ class PrefixHit(Value):
     """``workload.prefix_hit``: the share of prompt tokens found in the prefix cache, and how it is known."""
 
     value: float = key(_fraction, required=True, doc="Share of prompt tokens whose keys and values are cached.")
-    basis: str | None = key(Text("measured", "assumed", "trace"), doc="How the share is known.", judged=False)
+    basis: str | None = key(Text("measured", "assumed", "trace"), doc="How the share is known.")
     source: str | None = key(Text(), doc="Where it was measured, for readers.", judged=False)
 
 
@@ -384,7 +399,7 @@ class ClaimAssumes(Value):
     )
     memory_bandwidth: float | None = key(_rate, doc="Memory bandwidth that it rests on.")
     precision: str | None = key(Text(), doc="Precision that `dense_flops` is of. Left out: the deployment's.")
-    engine: str | None = key(Text(), doc="Engine that it was measured with.", judged=False)
+    engine: str | None = key(Text(), doc="Engine that it was measured with.")
     efficiency: float | None = key(_efficiency, doc="Sustained fraction that it rests on.")
     prefix_hit: float | None = key(_fraction, doc="Share of prompt tokens that were cached. Left out: the workload's.")
 
@@ -416,7 +431,9 @@ class Claim(Value):
         required=True,
         doc="What the figure is. Compared with bounds and with the SLO are output throughput (`throughput`, "
         "`output_throughput`, `goodput`), `total_throughput` (prompt and output), `request_rate`, `ttft`, `itl` and "
-        "`tpot`; the others are accepted and not judged yet.",
+        "`tpot`; `e2e` with its evidence, `cost_per_million_tokens` with the price at the declared load; "
+        "`speedup` with what narrower formats or tensor parallelism give (QNT002, PAR007), `concurrency` with what a "
+        "draft leaves room for (SPD003).",
     )
     value: Any = key(
         Anything(),
@@ -431,7 +448,9 @@ class Claim(Value):
     at: ClaimAt | None = key(Table(ClaimAt), doc="The operating point that it is claimed at.")
     assumes: ClaimAssumes | None = key(Table(ClaimAssumes), doc="What it was measured on or computed from.")
     evidence: str | None = key(
-        Text(), doc="The measurement behind it. The file is not read: a claim that names one may leave its load open."
+        Text(),
+        doc="The measurement behind it: a result file of a benchmark, relative to the spec and inside the project. "
+        "[evidence.md](evidence.md) lists the tools that are read; the address of a page is not read.",
     )
     quoted_from: str | None = key(Text(), doc="Who published it.", judged=False)
 
@@ -451,15 +470,16 @@ class Evidence(Value):
     kind: str = key(
         Text("task-eval", "benchmark", "kernel-trace", "expert-load"),
         required=True,
-        doc="What was measured. Rules look for `task-eval` (QNT001) and `expert-load` (MOE001).",
+        doc="What was measured. Rules look for `task-eval` (QNT001), `expert-load` (MOE001), `benchmark` (CLM008, "
+        "CLM009) and `kernel-trace` (KRN003).",
     )
     artifact: str | None = key(Text(), doc="Name of what was evaluated: the quantized model, not its base.")
-    file: str | None = key(Text(), doc="Where the measurement is.", judged=False)
+    file: str | None = key(Text(), doc="Where the measurement is; of a `benchmark` it is read.")
     tasks: Mapping[str, float] | None = key(
         Named(Number(-1e9, 1e9)), doc="Change of each task's score against the base model."
     )
-    engine_version: str | None = key(Text(), doc="Release that it was measured with.", judged=False)
-    date: object = key(Date(), doc="When it was measured.", judged=False)
+    engine_version: str | None = key(Text(), doc="Release that it was measured with.")
+    date: object = key(Date(), doc="When it was measured.")
 
 
 @frozen(slots=False, eq=False, repr=False)

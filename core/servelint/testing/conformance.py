@@ -153,7 +153,9 @@ def check_plugin(plugin: object, *, name: str = "under test", waivers: Waivers |
             catalogue.resolve("no such name")
 
     def rules() -> None:
-        Linter(found, Config(select=("ALL",), preview=True), Path())
+        linter = Linter(found, Config(select=("ALL",), preview=True), Path())
+        for entry in linter.rules:
+            linter.made(entry)
 
     def reports() -> None:
         report = Report((), (), Config(), found)

@@ -60,7 +60,7 @@ def check_case(rule: type[Rule], case: Case, plugins: Plugins) -> FileResult:
 
     Raises CaseError. Faults of plugins are failures too.
     """
-    result = run_case(case, plugins)
+    result = run_case(case, plugins, Config(preview=rule.preview))
     if plugins.faults:
         raise CaseError(f"{rule.code} {case.name!r}: plugin fault: {plugins.faults[0]}")
     expected = expected_findings(case.spec)
@@ -77,8 +77,9 @@ def check_case(rule: type[Rule], case: Case, plugins: Plugins) -> FileResult:
 
 def check_flip(rule: type[Rule], case: Case, plugins: Plugins) -> None:
     """Hold a case to its flip: the one change takes away this rule's findings and adds no other rule's."""
-    before = run_case(case, plugins)
-    after = run_case(case._replace(spec=flipped(case, plugins)), plugins)
+    config = Config(preview=rule.preview)
+    before = run_case(case, plugins, config)
+    after = run_case(case._replace(spec=flipped(case, plugins)), plugins, config)
     left = [f for f in after.findings if f.finding.code == rule.code]
     if left:
         raise CaseError(f"{rule.code} {case.name!r}: after the flip it still reports: {left[0].finding.message}")

@@ -12,6 +12,7 @@ from servelint.composition import Composition
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Disaggregation, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Objective, Point, Service, kv_bytes
+from servelint_rules.delays import late_by_transfers
 from servelint_rules.show import duration, floored, raised, request_rate, size, token_rate
 from servelint_rules.variants import replicas_for
 
@@ -37,7 +38,7 @@ class TransferExceedsBenefit(Rule):
     Prefill and decode pools of one part against replicas of the decode pool's shape that prefill in chunks
     beside decoding, on as many devices and under the same load. It is reported when a request loses more time
     in the transfer than it would lose to other requests' prefill, and the split carries no more load a device
-    within the SLO either.
+    within the SLO either. A transfer that breaks a TTFT objective by itself is DIS003's.
 
     Why it is bad
     -------------
@@ -189,6 +190,8 @@ itl = { p99 = "45 ms" }
             return
         if len({p.composition.setup.topology.accelerator.id for p in (pools.prefill, pools.decode)}) > 1:
             yield Lacks("pools of one part: across parts only a price would compare them")
+            return
+        if late_by_transfers(review):
             return
         apart = _apart(review, pools)
         load = review.rate() or apart.rate

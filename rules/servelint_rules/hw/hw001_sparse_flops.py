@@ -198,7 +198,7 @@ id = "meta-llama/Llama-3.1-8B"
                 ),
                 help=f"set {dotted(rate.path)} = {_toml(rate, dense)}, the dense rate",
                 related=_related(review, rate),
-                fix=Fix("use the dense rate", (Edit(rate.path, _toml(rate, dense)),)),
+                fix=Fix("use the dense rate", (Edit(rate.path, _toml(rate, dense)),), safe=True),
             )
 
 

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from servelint.lineage import KeyPath
-from servelint.plugin import (
-    Accelerator,
-    Case,
-    CatalogueError,
-    Edit,
-    Finding,
-    Fix,
-    Input,
-    Lacks,
-    Option,
-    Related,
-    Review,
-    Rule,
-    Severity,
+from servelint.plugin import Accelerator, Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint_rules.hw.figures import (
+    BANDWIDTH,
+    MEMORY,
+    TOLERANCE,
+    Figure,
+    assumed_figures,
+    family_of,
+    figure_source,
+    inline_figures,
+    near,
+    overridden,
+    own_figures,
+    published_figures,
+    rival_figures,
+    shown,
+    variants,
 )
-from servelint.spec.model import ClaimAssumes
-from servelint.units import Dimension, format_quantity
-from servelint_rules.hw.hw001_sparse_flops import deployed_precision
-from servelint_rules.show import flops, size
-
-BANDWIDTH = "memory_bandwidth"
-MEMORY = "memory"
-
-
-class Figure(NamedTuple):
-    """A figure that somebody wrote down: where, of what (a precision, or one of the two above), how much."""
-
-    path: KeyPath
-    kind: str
-    value: float
 
 
 class FormFactorMix(Rule):
@@ -74,7 +60,7 @@ class FormFactorMix(Rule):
     severity = Severity.WARNING
     questions = ("is this claim possible", "does it fit")
     options = (
-        Option("tolerance", 0.01, "relative distance within which a figure counts as the published one", 0.0, 0.1),
+        Option("tolerance", TOLERANCE, "relative distance within which a figure counts as the published one", 0.0, 0.1),
     )
     failing = (
         Case(
@@ -219,7 +205,7 @@ precision = "bf16"
         looked = False
         if accelerator is not None and hardware.override is not None:
             looked = True
-            yield from self._mixed(review, accelerator, _overridden(review))
+            yield from self._mixed(review, accelerator, overridden(review))
         if accelerator is not None and hardware.datasheet is not None:
             looked = True
             yield from self._datasheet(review, accelerator)
@@ -236,7 +222,7 @@ precision = "bf16"
                     continue
                 named = several[0] if several else None
             if named is not None:
-                yield from self._mixed(review, named, _assumed(review, path, assumed))
+                yield from self._mixed(review, named, assumed_figures(review, path, assumed))
         if not looked:
             yield Lacks("hardware.override, hardware.datasheet or claim.assumes")
 
@@ -247,13 +233,13 @@ precision = "bf16"
             if self._is(figure, own) or (figure.kind == MEMORY and figure.value < own.memory_bytes):
                 continue
             if others is None:
-                others = [o for o in _family(review, own.family) if o.id != own.id]
+                others = [o for o in family_of(review, own.family) if o.id != own.id]
             if theirs := self._whose(figure, others):
                 yield _finding(review, figure, own, theirs)
 
     def _datasheet(self, review: Review, inline: Accelerator) -> Iterator[Finding]:
         """Judge an inline datasheet by its id, else by the variant that most of its figures belong to."""
-        figures = list(_inline(inline))
+        figures = list(inline_figures(inline))
         table = review.deployment.hardware.datasheet or {}
         key = next((k for k in ("id", "name") if isinstance(table.get(k), str)), None)
         several = variants(review, str(table[key])) if key else []
@@ -269,145 +255,51 @@ precision = "bf16"
         if not odd and not table.get("form_factor"):
             yield _ambiguous(review, ("hardware", "datasheet", key), str(table[key]), several)
 
-    def _near(self, value: float, published: Iterable[float]) -> bool:
-        return any(p > 0 and abs(value / p - 1) <= self.option("tolerance") for p in published)
-
     def _is(self, figure: Figure, sku: Accelerator) -> bool:
-        return self._near(figure.value, (*_published(sku, figure.kind), *_rival(sku, figure.kind)))
+        return near(figure.value, own_figures(sku, figure.kind), self.option("tolerance"))
 
     def _whose(self, figure: Figure, others: Iterable[Accelerator]) -> list[Accelerator]:
         """The variants that print the figure; those of which only another document says so if none does."""
-        others = list(others)
-        return [o for o in others if self._near(figure.value, _published(o, figure.kind))] or [
-            o for o in others if self._near(figure.value, _rival(o, figure.kind))
+        others, tolerance = list(others), self.option("tolerance")
+        return [o for o in others if near(figure.value, published_figures(o, figure.kind), tolerance)] or [
+            o for o in others if near(figure.value, rival_figures(o, figure.kind), tolerance)
         ]
 
 
-def variants(review: Review, name: str) -> list[Accelerator]:
-    """Return the catalogue's SKUs that a name can mean: one for an id or alias, several for a mere family."""
-    catalogue = review.plugins.accelerators
-    found = catalogue.resolve(name)
-    if found is not None:
-        return [catalogue.get(found)]
-    words = set(re.findall(r"[a-z0-9]+", name.lower()))
-    scores: dict[str, int] = {}
-    for id in catalogue.ids():  # noqa: A001
-        parts = id.lower().partition("/")[2].split("-")
-        if parts[0] in words:
-            # "sxm" is "sxm5" without its generation.
-            scores[id] = sum(
-                any(w == p or (w.isalpha() and len(w) > 2 and p.startswith(w)) for w in words) for p in parts
-            )
-    best = max(scores.values(), default=0)
-    skus = [sku for id in scores if scores[id] == best and (sku := _loaded(review, id)) is not None]  # noqa: A001
-    return skus if len({sku.family for sku in skus}) == 1 else []
-
-
-def _loaded(review: Review, id: str) -> Accelerator | None:  # noqa: A002
-    try:
-        return review.plugins.accelerators.get(id)
-    except CatalogueError:
-        return None
-
-
-def _family(review: Review, family: str) -> list[Accelerator]:
-    """Every SKU of a family; only ids that contain its name are read."""
-    ids = [id for id in review.plugins.accelerators.ids() if family in id.lower()]  # noqa: A001
-    return [sku for id in ids if (sku := _loaded(review, id)) is not None and sku.family == family]  # noqa: A001
-
-
-def _overridden(review: Review) -> Iterator[Figure]:
-    override = review.deployment.hardware.override
-    if override is None:
-        return
-    at = ("hardware", "override")
-    for precision, value in (override.dense_flops or {}).items():
-        yield Figure((*at, "dense_flops", precision), precision, value)
-    if override.memory_bandwidth is not None:
-        yield Figure((*at, "memory_bandwidth"), BANDWIDTH, override.memory_bandwidth)
-    if override.memory is not None:
-        yield Figure((*at, "memory"), MEMORY, override.memory)
-
-
-def _inline(inline: Accelerator) -> Iterator[Figure]:
-    at = ("hardware", "datasheet")
-    for precision, value in inline.dense_flops.items():
-        yield Figure((*at, "compute", "dense_flops", precision), precision, value)
-    yield Figure((*at, "memory", "bandwidth_bytes_per_s"), BANDWIDTH, inline.memory_bandwidth_bytes_per_s)
-    yield Figure((*at, "memory", "published_bytes"), MEMORY, inline.memory_bytes)
-
-
-def _assumed(review: Review, path: KeyPath, assumed: ClaimAssumes) -> Iterator[Figure]:
-    at = (*path, "assumes")
-    if isinstance(assumed.dense_flops, Mapping):
-        for precision, value in assumed.dense_flops.items():
-            yield Figure((*at, "dense_flops", precision), precision, value)
-    elif assumed.dense_flops is not None:
-        meant = assumed.precision or deployed_precision(review)
-        if meant is not None:
-            yield Figure((*at, "dense_flops"), meant, assumed.dense_flops)
-    if assumed.memory_bandwidth is not None:
-        yield Figure((*at, "memory_bandwidth"), BANDWIDTH, assumed.memory_bandwidth)
-
-
-def _published(sku: Accelerator, kind: str) -> tuple[float, ...]:
-    """What a SKU's datasheet prints for a kind of figure, the main one first."""
-    if kind == BANDWIDTH:
-        return (sku.memory_bandwidth_bytes_per_s,)
-    if kind == MEMORY:
-        totals = (sku.memory_bytes, sku.driver_total_bytes, sku.runtime_visible_bytes)
-        return tuple(float(total) for total in totals if total)
-    rates = (sku.dense_flops.get(kind), sku.sparse_flops.get(kind))
-    return tuple(rate for rate in rates if rate)
-
-
-def _rival(sku: Accelerator, kind: str) -> tuple[float, ...]:
-    """What other documents print for it."""
-    fields = {
-        BANDWIDTH: ("memory.bandwidth_bytes_per_s",),
-        MEMORY: ("memory.published_bytes",),
-    }.get(kind, (f"compute.dense_flops.{kind}", f"compute.sparse_flops.{kind}"))
-    return tuple(float(c.value) for c in sku.conflicts if c.field in fields and isinstance(c.value, int | float))
-
-
-def _shown(kind: str, value: float) -> str:
-    if kind == BANDWIDTH:
-        return format_quantity(value, Dimension.BYTES_PER_SECOND)
-    return size(value) if kind == MEMORY else flops(value)
-
-
 def _finding(review: Review, figure: Figure, own: Accelerator, theirs: list[Accelerator]) -> Finding:
-    published = _published(own, figure.kind)
-    given = _shown(figure.kind, figure.value)
+    published = published_figures(own, figure.kind)
+    given = shown(figure.kind, figure.value)
     names = " and ".join(f"{o.name} ({o.id})" for o in theirs)
-    what = {BANDWIDTH: "memory bandwidth", MEMORY: "memory"}.get(figure.kind, f"{figure.kind.upper()} rate")
-    unit = {BANDWIDTH: "B/s", MEMORY: "B"}.get(figure.kind, "FLOP/s")
-    group = "memory" if figure.kind in (BANDWIDTH, MEMORY) else "compute"
-    have = f"{own.name} has {_shown(figure.kind, published[0])}" if published else f"{own.name} has no such figure"
+    have = f"{own.name} has {shown(figure.kind, published[0])}" if published else f"{own.name} has no such figure"
     help_text = f"if the devices are that part, name {theirs[0].id}"
     if published:
-        help_text = f"use {_shown(figure.kind, published[0])}; {help_text}"
+        help_text = f"use {shown(figure.kind, published[0])}; {help_text}"
     return Finding(
         figure.path,
-        f"{given} is the {what} of {names}; {have}",
+        f"{given} is the {figure.what} of {names}; {have}",
         equation=(
-            f"given {given} = published {_shown(figure.kind, _nearest(figure, theirs[0]))}"
+            f"given {given} = published {shown(figure.kind, _nearest(figure, theirs[0]))}"
             + (f"; {figure.value / published[0]:.2f} of this part's" if published else "")
         ),
         inputs=(
-            review.input("given figure", figure.value, unit, *figure.path),
-            *(Input(f"{what} of {o.id}", _nearest(figure, o), unit, o.source(group, figure.kind)) for o in theirs),
-            *(Input(f"{what} of {own.id}", p, unit, own.source(group, figure.kind)) for p in published[:1]),
+            figure.input(review),
+            *(
+                Input(f"{figure.what} of {o.id}", _nearest(figure, o), figure.unit, figure_source(o, figure.kind))
+                for o in theirs
+            ),
+            *(
+                Input(f"{figure.what} of {own.id}", p, figure.unit, figure_source(own, figure.kind))
+                for p in published[:1]
+            ),
         ),
         help=help_text,
         related=_named(review, figure.path, own),
-        fix=_fix(figure, published[0]) if published else None,
+        fix=figure.fix("use this part's own figure", published[0]) if published else None,
     )
 
 
 def _nearest(figure: Figure, sku: Accelerator) -> float:
-    figures = (*_published(sku, figure.kind), *_rival(sku, figure.kind))
-    return min(figures, key=lambda p: abs(figure.value - p))
+    return min(own_figures(sku, figure.kind), key=lambda p: abs(figure.value - p))
 
 
 def _named(review: Review, path: KeyPath, own: Accelerator) -> tuple[Related, ...]:
@@ -420,26 +312,14 @@ def _named(review: Review, path: KeyPath, own: Accelerator) -> tuple[Related, ..
     return ()
 
 
-def _fix(figure: Figure, value: float) -> Fix:
-    if figure.path[:2] == ("hardware", "datasheet"):
-        text = f"{value:.0f}"
-    elif figure.kind == BANDWIDTH:
-        text = f'"{value / 1e12:g} TB/s"'
-    elif figure.kind == MEMORY:
-        text = f'"{value / 1e9:g} GB"'
-    else:
-        text = f'"{value / 1e12:g} TFLOP/s"'
-    return Fix("use this part's own figure", (Edit(figure.path, text),))
-
-
 def _ambiguous(review: Review, path: KeyPath, name: str, several: list[Accelerator]) -> Finding:
     bandwidths = sorted({sku.memory_bandwidth_bytes_per_s for sku in several})
-    spread = " to ".join(_shown(BANDWIDTH, b) for b in dict.fromkeys((bandwidths[0], bandwidths[-1])))
+    spread = " to ".join(shown(BANDWIDTH, b) for b in dict.fromkeys((bandwidths[0], bandwidths[-1])))
     ids = ", ".join(sku.id for sku in several)
     return Finding(
         path,
         f"{name!r} can be {len(several)} products with {spread}: {ids}",
-        equation="; ".join(f"{s.id}: {_shown(BANDWIDTH, s.memory_bandwidth_bytes_per_s)}" for s in several),
+        equation="; ".join(f"{s.id}: {shown(BANDWIDTH, s.memory_bandwidth_bytes_per_s)}" for s in several),
         inputs=tuple(
             Input(f"bandwidth of {s.id}", s.memory_bandwidth_bytes_per_s, "B/s", s.source("memory", "bandwidth"))
             for s in several

@@ -166,14 +166,14 @@ version = "0.11"
 [policy.quantization]
 weights = "fp8"
 [policy.batching]
-max_sequences = 31 # expect: MEM003
+max_sequences = 32 # expect: MEM003
 max_batched_tokens = 2048
 [workload]
 prompt_tokens = { p50 = 1500, p99 = 5000 }
 output_tokens = { p50 = 400, p99 = 1500 }
 concurrency = 64
 """,
-            flip=("policy.batching.max_sequences", "30"),
+            flip=("policy.batching.max_sequences", "31"),
         ),
         Case(
             "a rate whose bursts do not fit, and a default admission limit that does not stop them",
@@ -215,7 +215,7 @@ version = "0.11"
 [policy.quantization]
 weights = "fp8"
 [policy.batching]
-max_sequences = 30
+max_sequences = 31
 max_batched_tokens = 2048
 [workload]
 prompt_tokens = { p50 = 1500, p99 = 5000 }
@@ -331,8 +331,8 @@ def _reserves(review: Review) -> str | None:
         return "how fast evicted blocks come back from where policy.kv_cache.offload puts them"
     engine = review.engine
     if engine is not None and engine.name == "tensorrt-llm":
-        arguments = str(review.deployment.engine.args).lower()
-        if "max_utilization" not in arguments:
+        admission = getattr(review.policy("batching"), "admission", None) or ""
+        if admission.lower() != "max_utilization":
             return "a capacity scheduler that evicts (TensorRT-LLM's default admits only what it can finish)"
     return None
 

@@ -10,10 +10,11 @@ from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Miss, Mix, Objective, Point, Service
 from servelint.spec.model import Claim
+from servelint_rules.delays import delayed
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
 from servelint_rules.slo.feasible import unreachable
-from servelint_rules.variants import budget_key, replicas_for, with_budget
+from servelint_rules.variants import budget_key, larger_budgets, replicas_for, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
 
@@ -64,7 +65,8 @@ class ThroughputPastSlo(Rule):
     when neither is declared; and the point of every throughput claim. At each, every percentile of the SLO, by the
     latency that the claim itself states where it does.
     A claim at a batch or concurrency is judged in a closed loop, whose knee is not quite that of the declared rate.
-    Objectives that one request alone does not meet are SLO005's and SLO006's.
+    Objectives that one request alone does not meet are SLO005's and SLO006's; TTFT objectives that only cold grammar
+    compiles or KV transfers break at the configured point are CND002's and DIS003's.
 
     Why it is bad
     -------------
@@ -297,6 +299,9 @@ at = { concurrency = 128 }
             if point is None:
                 continue
             misses = [m for m in _misses(review, run, point) if m.objective not in beyond]
+            if misses and run.claim is None:
+                late = delayed(review)
+                misses = [m for m in misses if m.objective not in late]
             if misses:
                 yield self._finding(review, run, point, misses)
 
@@ -445,14 +450,16 @@ def _efficiency(review: Review) -> tuple[Input, ...]:
 
 def _remedies(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> Iterator[str]:
     """What ends the finding, each with its number, the least change first."""
-    smaller = _smaller_chunk(review, run, point, objective) if run.claim is None else None
-    if smaller is not None:
-        chunk, seconds = smaller
+    other = None
+    if run.claim is None:
+        other = _smaller_chunk(review, run, point, objective) or _larger_chunk(review, run, point, objective)
+    if other is not None:
+        chunk, seconds = other
         yield f"set policy.batching.{budget_key(review)} = {chunk}: {named(objective)} is then {duration(seconds)}"
     within = _within_knee(review, run, point, knee, objective) if knee is not None else ""
     if within:
         yield within
-    if smaller is None and not within:
+    if other is None and not within:
         yield "shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device"
 
 
@@ -514,6 +521,18 @@ def _smaller_chunk(review: Review, run: Run, point: Point, objective: Objective)
         if then is not None and carried and not then.misses(review.objectives, declared=True):
             return chunk, then.latency(objective.metric, objective.percentile)
         chunk //= 2
+    return None
+
+
+def _larger_chunk(review: Review, run: Run, point: Point, objective: Objective) -> tuple[int, float] | None:
+    """The smallest doubling of the prompt chunk at which the same load meets every objective, and the latency then."""
+    if objective.metric not in ("ttft", "e2e") or not point.chunk:
+        return None
+    for chunk, composition in larger_budgets(review):
+        then = run.point(Service(composition, run.estimate.mix, open_loop=run.estimate.open_loop))
+        carried = then is not None and (run.rate is not None or then.batch >= point.batch)
+        if then is not None and carried and not then.misses(review.objectives, declared=True):
+            return chunk, then.latency(objective.metric, objective.percentile)
     return None
 
 

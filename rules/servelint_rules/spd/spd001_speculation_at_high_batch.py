@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from attrs import evolve
 
 from servelint.composition import Composition
-from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
 from servelint.service import Point, Service
 from servelint.shapes import decode
 from servelint_rules.show import counted, duration
+from servelint_rules.spd.gain import related, seconds
+from servelint_rules.spd.gain import speedup as speedup_of
 
 STEPS_PER_OCTAVE = 2
 """Batches at which the curve is looked at; crossings between them are refined."""
@@ -170,7 +172,7 @@ concurrency = 1
         if point is None or alone is None:
             yield Lacks("an operating point (workload)")
             return
-        speedup = _speedup(point, alone)
+        speedup = speedup_of(point, alone)
         # Less than one sequence on average: steps are those of one.
         batch = max(point.batch, 1.0)
         gain = speedup(batch)
@@ -178,7 +180,7 @@ concurrency = 1
             return
         assumed = review.assumption("policy", "speculation", "acceptance") is not None
         kept, k, context = scheduler.tokens_per_step, scheduler.verify_tokens - 1, point.service.mix.mean_context
-        plain = _seconds(point, alone)(decode(batch, context))
+        plain = seconds(point, alone)(decode(batch, context))
         verify = point.service.seconds(decode(batch, context, k + 1.0))
         where = _where(self._below(speedup, max(point.service.batch_limit, batch)))
         known = next(
@@ -198,7 +200,7 @@ concurrency = 1
                 Input("mean context", context, "tok", review.source("workload")),
             ),
             help=self._help(review, point, alone, k, where),
-            related=_related(review),
+            related=related(review),
             severity=Severity.INFO if assumed else Severity.WARNING,
             confidence="low" if assumed else "medium",
         )
@@ -235,7 +237,7 @@ concurrency = 1
             if tried is None:
                 return False
             service = Service(tried, point.service.mix, point.service.figure, open_loop=point.service.open_loop)
-            return _speedup(service.point(point.batch), alone)(max(point.batch, 1.0)) >= self.option("speedup")
+            return speedup_of(service.point(point.batch), alone)(max(point.batch, 1.0)) >= self.option("speedup")
 
         most = longest_paying(pays, k) if config.acceptance is not None else 0
         if most:
@@ -268,19 +270,6 @@ def _ratio(gain: float) -> str:
     return f"{gain:.2f}" if abs(gain - 1) > 0.005 else f"{gain:.5f}"
 
 
-def _seconds(point: Point, alone: Composition) -> Callable[..., float]:
-    service = point.service
-    return Service(alone, service.mix, service.figure, open_loop=service.open_loop).seconds
-
-
-def _speedup(point: Point, alone: Composition) -> Callable[[float], float]:
-    """The speed-up against the same deployment without speculation, as a function of the batch."""
-    scheduler, context = point.service.scheduler, point.service.mix.mean_context
-    plain, own = _seconds(point, alone), point.service.seconds
-    kept, new = scheduler.tokens_per_step, float(scheduler.verify_tokens)
-    return lambda batch: kept * plain(decode(batch, context)) / own(decode(batch, context, new))
-
-
 def _where(ranges: list[tuple[int, int | None]]) -> str:
     parts = [
         f"from {first:,} sequences on"
@@ -291,11 +280,3 @@ def _where(ranges: list[tuple[int, int | None]]) -> str:
         for first, last in ranges
     ]
     return " and ".join(parts).replace("from 1 sequences on", "at every batch")
-
-
-def _related(review: Review) -> tuple[Related, ...]:
-    """The key that sets the batch."""
-    for path in (("workload", "rate"), ("workload", "concurrency"), ("policy", "batching", "max_sequences")):
-        if review.declared(*path):
-            return (Related(path, "the batch that the deployment runs at follows from this"),)
-    return ()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from servelint.lineage import dotted
 from servelint.plugin import Case, Finding, Related, Review, Rule, Severity
+
+if TYPE_CHECKING:
+    from servelint.launch.spec import Contradiction
 
 SPEC = """\
 servelint = 1
@@ -24,7 +28,7 @@ class ContradictionRule(Rule):
     --------------
     Every key that both the spec declares and its launch arguments (``engine.args``, ``engine.args_from``,
     ``engine.env``) set. Names of the same thing, such as two spellings of a format or a release and its patch, do
-    not differ.
+    not differ. A context that the engine divides over its slots to less than is declared is ENG005's.
 
     Why it is bad
     -------------
@@ -103,6 +107,8 @@ args = ["--max-num-seqs", "64"]
     def check(self, review: Review) -> Iterator[Finding]:
         """Report every key that both set."""
         for found in review.document.contradictions:
+            if divided_below(found):
+                continue
             place = found.setting.place
             where = f"line {place.line}" if not place.file else f"{place.file}:{place.line}"
             name = dotted(found.path)
@@ -118,6 +124,14 @@ args = ["--max-num-seqs", "64"]
                 help=f"set it to {found.setting.value!s}, or take it out of the spec",
                 related=_related(review, place.file),
             )
+
+
+def divided_below(found: Contradiction) -> bool:
+    """Whether launch arguments set less than is declared because the engine divides what is written there."""
+    declared, value = found.declared, found.setting.value
+    if not found.setting.divided or not isinstance(declared, int | float) or not isinstance(value, int | float):
+        return False
+    return value < declared
 
 
 def _related(review: Review, file: str) -> tuple[Related, ...]:

@@ -32,7 +32,7 @@ def servelint_accelerators():
 
 @hookimpl
 def servelint_formats():
-    yield Format("acme6", bits=6, sources=("Acme number formats, rev 2",))
+    yield Format("acme6", bits=6, kv_cache=True, sources=("Acme number formats, rev 2",))
 
 
 @frozen

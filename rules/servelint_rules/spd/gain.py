@@ -1,0 +1,31 @@
+"""What drafting gains over the same deployment without it, for the rules that judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from servelint.plugin import Composition, Related, Review
+from servelint.service import Point, Service
+from servelint.shapes import decode
+
+
+def seconds(point: Point, other: Composition) -> Callable[..., float]:
+    """Seconds of a step of another composition, in the figure of the point."""
+    service = point.service
+    return Service(other, service.mix, service.figure, open_loop=service.open_loop).seconds
+
+
+def speedup(point: Point, alone: Composition) -> Callable[[float], float]:
+    """The speed-up against the same deployment without speculation, as a function of the batch."""
+    scheduler, context = point.service.scheduler, point.service.mix.mean_context
+    plain, own = seconds(point, alone), point.service.seconds
+    kept, new = scheduler.tokens_per_step, float(scheduler.verify_tokens)
+    return lambda batch: kept * plain(decode(batch, context)) / own(decode(batch, context, new))
+
+
+def related(review: Review) -> tuple[Related, ...]:
+    """The key that sets the batch."""
+    for path in (("workload", "rate"), ("workload", "concurrency"), ("policy", "batching", "max_sequences")):
+        if review.declared(*path):
+            return (Related(path, "the batch that the deployment runs at follows from this"),)
+    return ()
