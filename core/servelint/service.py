@@ -772,21 +772,27 @@ class Service:
         if low > limit:
             return None
         high = low
-        while not (point := self.point(high)).saturated and point.rate < rate:
+        while not self._reaches(high, rate):
             if high >= limit:
                 return None
             low, high = high, min(high * 2, limit)
-        if point.saturated:
-            high = self.fullest.batch if self.fullest is not None else 0.0
-            if high < low or self.point(high).rate < rate:
-                return None
         while high - low > 0.002 * high:
             middle = (low + high) / 2
-            if self.point(middle).rate >= rate:
+            if self._reaches(middle, rate):
                 high = middle
             else:
                 low = middle
-        return self.point(high)
+        point = self.point(high)
+        if not point.saturated:
+            return point
+        # Prefill is the limit there; just below it the rate may still be carried.
+        point = self.point(low)
+        return point if not point.saturated and point.rate >= 0.998 * rate else None
+
+    def _reaches(self, batch: float, rate: float) -> bool:
+        """Whether a batch carries a rate, or more than there is time to prefill for."""
+        point = self.point(batch)
+        return point.saturated or point.rate >= rate
 
     def _largest(self, holds: Callable[[Point], bool]) -> float:
         """Largest batch within the limit for which a condition holds, given that it holds up to some batch.

@@ -27,6 +27,7 @@ WHEN: dict[str, Paths] = {
     "CLM": CLAIM,
     "CLM005": (("workload", "prefix_hit"), ("workload", "growth")),
     "CLM008": (*CLAIM, ("evidence",)),
+    "CLM009": (*CLAIM, ("evidence",)),
     "CND": (("policy", "constrained_decoding"),),
     "CTX001": WORKLOAD,
     "CTX002": WORKLOAD,

@@ -95,7 +95,7 @@ def test_exit_status(
         (("explain", "none.toml"), "there is no such file"),
         (("explain", "a.toml", "kv_bytes"), "did you mean 'kv_bytes_per_token'"),
         (("rule",), "name one rule"),
-        (("rule", "SLO01"), "did you mean 'SLO001'"),
+        (("rule", "SLO01"), "or 'SLO001'"),
         (("catalog", "hardwares"), "did you mean 'hardware'"),
         (("catalog", "hardware", "h1000-sxm"), "did you mean"),
         (("catalog", "formats", "fp88"), "did you mean 'fp8"),

@@ -12,7 +12,7 @@ from servelint.formats import Format
 from servelint.layout import Formats
 from servelint.lineage import Lineage
 from servelint.manager import Plugins
-from servelint.memory import Cache, MemoryLedger, Reserve, State, Weights, lay
+from servelint.memory import Cache, MemoryLedger, PageGroup, PagePool, Reserve, State, Weights, lay
 from servelint.testing import compose, samples
 
 NOTE = Lineage("given")
@@ -169,3 +169,53 @@ def test_capacity_is_what_fits(plugins: Plugins, model: str, context: int, token
     left = held.cache_left(0)
     assert held.resident_sequences(context) == left // each
     assert left / each * context - held.page_size < held.capacity_tokens(context) <= left / each * context
+
+
+def pool(*groups: PageGroup, size: tuple[float, ...] = (10.0,), step: int = 1, alike: bool = False) -> PagePool:
+    return PagePool(size, groups, step, alike)
+
+
+def test_a_group_takes_blocks_for_what_it_keeps() -> None:
+    grows, window, state = PageGroup(16), PageGroup(16, window=127, extra=1), PageGroup(784, extra=2, grows=False)
+    assert [grows.blocks(n, 8) for n in (1, 16, 17)] == [1, 1, 2]
+    # Never more than the context, never more than window and step, and one block where it begins inside of one.
+    assert [window.blocks(n, 1024) for n in (16, 1000, 10**6)] == [2, 64, 73]
+    assert [state.blocks(n, 1024) for n in (1, 10**6)] == [2, 2]
+
+
+def test_a_pool_decides_what_a_sequence_takes_and_what_fits() -> None:
+    # 900 B hold 90 blocks; full layers take one of 16 tokens each, windows two and at start three.
+    shared = ledger(
+        caches=(cache(1.0),),
+        page_size=16,
+        pool=pool(PageGroup(16), PageGroup(16, window=15, extra=1, copies=2), step=17),
+    )
+    assert shared.sequence_bytes(160, 0) == 10.0 * (10 + 2 * 2)
+    assert shared.request_bytes(160, 0) == 10.0 * (10 + 2 * 3)
+    assert shared.resident_per_rank(160) == 90 // 14
+    assert shared.capacity_tokens(160) == int(90 / 16 * 160)
+    assert evolve(shared, cache_bytes=159.0).resident_per_rank(160) == 1
+    alike = evolve(shared, pool=evolve(shared.pool, groups_share_blocks=True))
+    assert alike.capacity_tokens(160) == 90 // 3 * 16
+
+
+def test_the_fullest_stage_of_a_pool_decides() -> None:
+    staged = ledger(
+        weights(100, (1, 1)),
+        caches=(cache(1.0, (2, 1)),),
+        stages=2,
+        pool=pool(PageGroup(1, window=1), PageGroup(1), size=(20.0, 10.0)),
+    )
+    # Nine blocks of the full group, two of the window's: the newest token comes to those that are kept.
+    assert [staged.sequence_bytes(9, s) for s in (0, 1)] == [220.0, 110.0]
+    assert staged.capacity_tokens(9) == int(35 / 11 * 9)
+
+
+def test_an_engine_may_ask_for_all_stages_at_once() -> None:
+    staged = ledger(caches=(cache(1.0, (4, 2)),), stages=2)
+    assert [staged.request_bytes(10, s) for s in (0, 1)] == [80.0, 40.0]
+    asking = evolve(staged, asks_for_all_stages=True)
+    assert [asking.request_bytes(10, s) for s in (0, 1)] == [120.0, 120.0]
+    assert asking.sequence_bytes(10, 0) == 80.0
+    pooled = evolve(asking, pool=pool(PageGroup(1), size=(8.0, 4.0)))
+    assert pooled.request_bytes(10, 1) == 120.0

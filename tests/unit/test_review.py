@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from servelint.composition import DEFAULT_EFFICIENCY
+from servelint.files import read_project_file
 from servelint.manager import Plugins
 from servelint.resources import Matmul
 from servelint.review import Review
@@ -261,6 +262,66 @@ def test_growth_may_replace_half_of_a_trace(plugins: Plugins, tmp_path: Path) ->
     ((_, scenario),) = found.growth
     assert (scenario.prompt.mean, scenario.output.mean) == (9000, pytest.approx(50))
     assert scenario.total is None
+
+
+def test_a_trace_of_many_scenarios_is_read_once(
+    plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.jsonl").write_text('{"timestamp": 0, "input_length": 100, "output_length": 50}\n' * 9)
+    (tmp_path / "bad.jsonl").write_text("[]\n")
+    read: list[str] = []
+
+    def counted(root: Path, base: Path, name: str, limit: int) -> str:
+        read.append(name)
+        return read_project_file(root, base, name, limit)
+
+    monkeypatch.setattr("servelint.review.read_project_file", counted)
+    names = ["t.jsonl", "bad.jsonl"] * 20
+    scenarios = "".join(f'[[workload.growth]]\ntrace = "{name}"\n' for name in names)
+    found = review(BASE + H100 + '[workload]\ntrace = "t.jsonl"\n' + scenarios, plugins, tmp_path)
+    assert found.mix is not None
+    assert [i for i, _ in found.growth] == list(range(0, 40, 2))
+    assert sorted(read) == ["bad.jsonl", "t.jsonl"]
+    # Every place that names the bad one is told.
+    assert [u.path for u in found.unresolved] == [("workload", "growth", i, "trace") for i in range(1, 40, 2)]
+    assert {u.message for u in found.unresolved} == {
+        "the trace 'bad.jsonl' cannot be used: line 1: it is not a JSON object"
+    }
+
+
+def test_the_traces_of_a_spec_have_a_limit_together(
+    plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("servelint.review.ALL_TRACES_BYTES", 1000)
+    for i in range(4):
+        (tmp_path / f"{i}.jsonl").write_text('{"timestamp": 0, "input_length": 100, "output_length": 50}\n' * 7)
+    scenarios = "".join(f'[[workload.growth]]\ntrace = "{i}.jsonl"\n' for i in range(4))
+    found = review(BASE + H100 + "[workload]\nprompt_tokens = 9\noutput_tokens = 9\n" + scenarios, plugins, tmp_path)
+    assert len(found.growth) == 4
+    message = "with it the traces of this spec have over 1,000 bytes, the limit"
+    assert [(u.path[2], message in u.message) for u in found.unresolved] == [(2, True), (3, True)]
+
+
+def test_lines_of_a_trace_are_those_of_the_file(plugins: Plugins, tmp_path: Path) -> None:
+    good = '{"timestamp": 0, "input_length": 100, "output_length": 50, "note": "\u2028\x85"}\n'
+    (tmp_path / "t.jsonl").write_text(good * 3 + "x\n", encoding="utf-8")
+    found = review(BASE + H100 + '[workload]\ntrace = "t.jsonl"\n', plugins, tmp_path)
+    assert found.mix is None
+    assert "line 4: it is not a JSON object" in found.unresolved[0].message
+
+
+def test_a_number_of_an_inline_datasheet_is_named_at_its_key(plugins: Plugins) -> None:
+    sheet = """\
+[hardware.datasheet]
+memory = { published_bytes = 100000000000, bandwidth_bytes_per_s = 1e12 }
+compute = { dense_flops = { bf16 = 1e15 } }
+link = { per_direction_bytes_per_s = 1e11, domain = 8, pattern = "mesh", peer_bytes_per_s = 0 }
+"""
+    found = review(BASE + sheet, plugins)
+    assert found.accelerator is None
+    (unresolved,) = found.unresolved
+    assert unresolved.path == ("hardware", "datasheet", "link", "peer_bytes_per_s")
+    assert "peer_bytes_per_s is 0, expected a number from 1 to 1e+18" in unresolved.message
 
 
 def test_a_bad_trace_does_not_hide_what_does_not_compose(plugins: Plugins) -> None:

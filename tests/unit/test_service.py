@@ -18,9 +18,10 @@ from servelint.distribution import Lengths
 from servelint.manager import Plugins
 from servelint.review import Review
 from servelint.scheduler import Disaggregation, Pool, Scheduler
-from servelint.service import Mix, Objective, Service
+from servelint.service import Mix, Objective, Service, _any_of
 from servelint.shapes import StepShape
 from servelint.spec.document import parse
+from servelint.testing import review_of
 
 FIXED, DECODE, READ, PROMPT = 10e-3, 20e-6, 0.0, 30e-6
 
@@ -452,3 +453,74 @@ def test_a_low_rate_is_carried_whatever_the_lengths(plugins: Plugins) -> None:
         assert point is not None
         assert point.rate == pytest.approx(rate, rel=0.003)
         assert point.ttft("p99") < 3.0
+
+
+def test_any_of_tiny_chances_is_their_sum() -> None:
+    for chance in (1e-300, 1e-30, 1e-17):
+        assert _any_of(chance, 8) == pytest.approx(8 * chance, rel=1e-12)
+    assert _any_of(0.25, 2) == pytest.approx(1 - 0.75**2)
+    assert _any_of(1.0, 4) == _any_of(1.0 + 1e-12, 4) == 1.0
+
+
+@pytest.mark.parametrize("rate", [1e-21, 1e-19, 1e-9, 1.0])
+def test_ranks_in_lockstep_carry_the_least_rates(rate: float, plugins: Plugins) -> None:
+    text = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 2
+[model]
+id = "Qwen/Qwen3-30B-A3B"
+[policy.parallelism]
+data = 2
+expert = 2
+[workload]
+prompt_tokens = 1000
+output_tokens = 200
+rate = 1
+"""
+    found = review_of(text, plugins)
+    assert found.mix is not None
+    point = found.service(found.mix).at_rate(rate)
+    assert point is not None
+    figures = [point.rate, point.ttft("p99"), point.itl("p99"), point.tpot("p99"), point.tpot("p50"), point.e2e("p99")]
+    assert all(math.isfinite(f) and f > 0 for f in figures)
+
+
+@pytest.mark.parametrize("share", [1.0 + 1e-15, 1.0, 0.5, 1e-300, -1e-18])
+def test_a_share_that_rounding_takes_past_its_ends_has_a_spread(share: float, plugins: Plugins) -> None:
+    found = review("itl = { p99 = 0.2 }", plugins)
+    assert found.mix is not None
+    point = found.service(found.mix).point(4.0)
+    vars(point)["delayed_share"] = share
+    assert 0.0 <= point.delayed_share_of_request("p99") <= 1.0
+
+
+POOLS = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 16384
+[policy.batching]
+max_sequences = 64
+max_batched_tokens = 8192
+[policy.disaggregation]
+prefill = { tensor = 1, replicas = 1 }
+decode = { tensor = 1, replicas = NUMBER }
+transfer = { bandwidth = "50 GB/s" }
+[workload]
+prompt_tokens = { p50 = 5000, p99 = 12000 }
+output_tokens = { p50 = 60, p99 = 200 }
+rate = "5 req/s"
+"""
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_rate_that_fewer_decode_replicas_carry_is_carried_by_more(number: int, plugins: Plugins) -> None:
+    document = parse("spec.toml", POOLS.replace("NUMBER", str(number)), plugins.policies)
+    review = Review(document, plugins, Path())
+    point = review.operating_point
+    assert point is not None
+    assert point.rate * point.service.decode_replicas == pytest.approx(5.0, rel=0.005)

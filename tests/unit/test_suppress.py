@@ -176,7 +176,7 @@ def test_audit_mode_knows_no_comments(plugins: Plugins) -> None:
 def test_comments_of_any_size_take_no_time(text: str, plugins: Plugins) -> None:
     began = time.process_time()
     result = checked(plugins, f"servelint = 1\n{text}\n")
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 4.0
     assert all(len(f.finding.message) < 2000 for f in result.findings)
 
 

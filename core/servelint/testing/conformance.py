@@ -81,10 +81,14 @@ def _run(what: str, checks: Checks, waivers: Waivers | None) -> None:
     assert not failures, f"{what} does not conform:\n" + "\n".join(f"  {failure}" for failure in failures)
 
 
-@lru_cache(maxsize=1)
+_INSTALLED: list[Plugins] = []
+
+
 def installed() -> Plugins:
-    """Return the plugins that are installed, loaded once."""
-    return Plugins()
+    """Return the plugins that are installed, loaded once; anew when what was checked made one of them fail."""
+    if not _INSTALLED or _INSTALLED[0].faults or _INSTALLED[0].off:
+        _INSTALLED[:] = [Plugins()]
+    return _INSTALLED[0]
 
 
 def _of_cost(compositions: Callable[[], Sequence[Composition]]) -> dict[str, Callable[[], None]]:

@@ -127,7 +127,8 @@ class NoHeadroom(Rule):
         # The knee is looked for only where a little more load is too much.
         spare = self.option("spare")
         knee = review.knee if key == "rate" and not _carries(review, point, 1 / max(1 - spare, 1e-3)) else None
-        if knee is not None and stalled(review, point) is None:
+        # The knee is a whole number of sequences; a load of a fraction of one may lie above it and hold.
+        if knee is not None and knee.rate >= point.rate and stalled(review, point) is None:
             yield _close(review, point, knee, spare)
 
 

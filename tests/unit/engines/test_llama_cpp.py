@@ -63,6 +63,22 @@ def test_the_context_of_a_slot(text: str, version: str | None, length: int | Non
 
 
 @pytest.mark.parametrize(
+    ("text", "value", "written", "slots", "divided"),
+    [
+        ("-c 32770 -np 4", 8192, 32770, 4, True),
+        ("-c 32768 -np 4 -kvu", 32768, 32768, 4, False),
+        ("-c 32768", 32768, 32768, 4, False),
+        ("-c 32768 -np 1", 32768, 32768, 1, False),
+    ],
+)
+def test_a_setting_says_what_is_written_and_for_how_many(
+    text: str, value: int, written: int, slots: int, divided: bool
+) -> None:
+    (made,) = [s for s in read(text).settings if s.path == ("model", "max_model_len")]
+    assert (made.value, made.written, made.slots, made.divided) == (value, written, slots, divided)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("-m /models/Llama-3.1-8B-Instruct-Q4_K_M.gguf", {"quantization.weights": "q4_k_m"}),

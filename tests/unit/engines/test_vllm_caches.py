@@ -52,7 +52,7 @@ def test_blocks_have_one_size_and_windows_hold_a_step(plugins: Plugins) -> None:
     pool = memory(plugins, "0.21.0", GEMMA, FIFTY).pool
     assert pool is not None
     # A full layer's tokens take half the bytes, so that a block holds twice as many.
-    assert set(pool.groups) == {PageGroup(32), PageGroup(16, window=1023, extra=1, count=5)}
+    assert set(pool.groups) == {PageGroup(32), PageGroup(16, window=1023, extra=1, copies=5)}
     assert pool.block_bytes == (10 * 16 * 16_384,)
     assert pool.step_tokens == 2048
     assert pool.blocks(131_072, pool.step_tokens) == 4096 + 5 * 193
@@ -82,7 +82,7 @@ def test_recurrent_state_takes_whole_blocks(plugins: Plugins, version: str, more
     assert {g.tokens for g in pool.groups} == {784}
     full, state = sorted(pool.groups, key=lambda g: g.grows, reverse=True)
     assert full == PageGroup(784)
-    assert state == PageGroup(784, extra=extra, grows=False, count=3)
+    assert state == PageGroup(784, extra=extra, grows=False, copies=3)
 
 
 def test_before_0_10_state_lies_outside_the_cache(plugins: Plugins) -> None:
@@ -100,7 +100,7 @@ def test_kinds_of_nearly_as_many_layers_share_groups(plugins: Plugins) -> None:
     # 18 full layers and as many with a window: one group of each, whatever the release.
     pool = memory(plugins, "0.21.0", "openai/gpt-oss-120b").pool
     assert pool is not None
-    assert [group.count for group in pool.groups] == [1, 1]
+    assert [group.copies for group in pool.groups] == [1, 1]
     assert pool.block_bytes == (18 * 16 * 2048,)
 
 
@@ -124,5 +124,17 @@ def test_reserves_by_release_and_devices(plugins: Plugins) -> None:
         return {r.name: r.bytes / GIB for r in held.reserves if r.name != "peak activations"}
 
     assert reserves("0.20.2") == {"runtime": 0.5}
-    assert reserves("0.21.0") == {"runtime": 0.5, "graphs": 0.8}
     assert reserves("0.20.2", "[policy.parallelism]\ntensor = 2\n") == {"runtime": 1.0}
+    assert reserves("0.21.0") == {"runtime": 0.5, "graphs": pytest.approx(0.127 + 32 * 0.0052)}
+    halves = reserves("0.21.0", "[policy.parallelism]\npipeline = 2\n")
+    assert halves == {"runtime": 1.0, "graphs": pytest.approx(0.127 + 16 * 0.0052)}
+    seen = memory(plugins, "0.20.2", "Qwen/Qwen2.5-VL-7B-Instruct").reserves
+    assert {r.name: r.bytes / GIB for r in seen}["vision profile"] == 0.5
+
+
+def test_prompts_are_cut_to_fewer_tokens_before_0_6_5(plugins: Plugins) -> None:
+    def peak(version: str) -> float:
+        held = memory(plugins, version, "meta-llama/Llama-3.2-1B", "[policy.batching]\nmax_sequences = 1\n")
+        return next(r.bytes for r in held.reserves if r.name == "peak activations")
+
+    assert peak("0.6.5") == 4 * peak("0.6.4")

@@ -31,7 +31,9 @@ def test_containers_of_one_name_are_told_apart(
     (tmp_path / ".git").mkdir()
     (tmp_path / "specs").mkdir()
     given = ["--hardware", "nvidia/l40s", "--model", "Qwen/Qwen3-8B", "--output", "specs"]
-    assert main(["import", "m.yaml", *given]) == 0
+    for part in ("prefill", "decode"):
+        # Together they would be one deployment with two pools.
+        assert main(["import", "m.yaml", *given, "--part", part]) == 0
     written = sorted((tmp_path / "specs").glob("*.toml"))
     assert [p.stem for p in written] == ["s-decode", "s-prefill"]
     capsys.readouterr()

@@ -241,7 +241,7 @@ def test_a_list_beyond_the_limits_is_refused_at_once(patterns: list[str], part: 
         message = refusal(DEEP, quantization_config={**config, "ignore": patterns} if field == "ignore" else config)
         assert part in message
         assert "at most" in message
-    assert time.process_time() - started < 0.6
+    assert time.process_time() - started < 3.0
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_list_within_the_limits_is_read_at_once(patterns: list[str]) -> None:
     started = time.process_time()
     config = compressed(weights(8, "float"), ignore=patterns)
     assert read(DEEP, quantization_config=config).quantization is not None
-    assert time.process_time() - started < 0.3
+    assert time.process_time() - started < 2.0
 
 
 def formats(quantization: Quantization | None) -> dict[str, str | None]:

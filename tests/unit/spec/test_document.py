@@ -281,7 +281,7 @@ def test_tens_of_thousands_of_unknown_keys_are_cut_short(line: str, plugins: Plu
     began = time.process_time()
     document = read(text, plugins)
     places = [document.place(p.path, on_key=p.on_key) for p in document.problems]
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 4.0
     assert len(places) == 1001
     assert document.problems[-1].message == "29,000 more problems of this file, from here on, are not listed"
     assert places[-1].line == 1002
