@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servelint import fixes
+from servelint.commands import common
+from servelint.errors import ConfigError
 from servelint.rule import Edit, Finding, Fix
 from servelint.spec.document import Document
 
@@ -116,3 +119,35 @@ def test_fixes_of_one_key_do_not_go_round_for_ever() -> None:
     result = fixes.fixed("a = 1\n", judge)
     assert len(result.fixes) <= fixes.MOST_ROUNDS
     assert tomli.loads(result.text)["a"] in (2, 3)
+
+
+def test_a_file_that_was_changed_meanwhile_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text("servelint = 1\n# mine\n")
+    with pytest.raises(ConfigError, match="changed while it was checked"):
+        common.rewrite("a.toml", "servelint = 1\n", "servelint = 2\n")
+    assert Path("a.toml").read_text() == "servelint = 1\n# mine\n"
+
+
+def test_a_file_that_cannot_be_written_keeps_what_it_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_bytes(b"servelint = 1\r\n")
+    whole = common._whole
+
+    def full(stream: Any, data: bytes) -> None:
+        if b"more" in data:
+            stream.write(data[:5])
+            raise OSError(28, "No space left on device")
+        whole(stream, data)
+
+    monkeypatch.setattr(common, "_whole", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        common.rewrite("a.toml", "servelint = 1\r\n", "more = 1\r\n")
+    assert Path("a.toml").read_bytes() == b"servelint = 1\r\n"
+
+
+def test_a_shorter_text_leaves_nothing_of_the_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_bytes(b"\xef\xbb\xbfkey = 12345\r\n")
+    common.rewrite("a.toml", "\ufeffkey = 12345\r\n", "\ufeffkey = 1\r\n")
+    assert Path("a.toml").read_bytes() == b"\xef\xbb\xbfkey = 1\r\n"

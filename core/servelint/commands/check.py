@@ -11,6 +11,7 @@ from servelint.commands.common import (
     choice,
     parser,
     read_specs,
+    rewrite,
     save,
     settled,
     use_color,
@@ -130,7 +131,7 @@ def _fixed(texts: Iterator[Text], linter: Linter, *, unsafe: bool) -> Iterator[T
     for text in texts:
         applied = _applied(text, linter, unsafe=unsafe) if text.kind == "spec" else fixes.Applied(text.text)
         if applied.text != text.text:
-            save(text.name, applied.text)
+            rewrite(text.name, text.text, applied.text)
             for code, description in applied.fixes:
                 print(f"fixed {file_name(text.name)}: {code} {printable(description)}", file=sys.stderr)
         yield text._replace(text=applied.text)

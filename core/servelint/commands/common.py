@@ -20,6 +20,8 @@ from servelint.report.safe import guarded, printable
 from servelint.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    from io import FileIO
+
     from servelint.review import Review
     from servelint.spec.document import Document
 
@@ -426,6 +428,33 @@ def save(path: str, text: str) -> None:
             stream.write(text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def rewrite(path: str, before: str, after: str) -> None:
+    """Write a file that was read before; ConfigError where somebody else changed it, or it cannot be written.
+
+    Neither loses anything: the file is written in place, and what it held comes back where that fails.
+    """
+    found = read_named(path)
+    if isinstance(found, Unreadable) or found.text != before:
+        raise ConfigError(f"{path}: it was changed while it was checked, so it is not written; run the command again")
+    try:
+        with open(path, "r+b", buffering=0) as stream:
+            try:
+                _whole(stream, after.encode())
+            except OSError:
+                _whole(stream, before.encode())
+                raise
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _whole(stream: FileIO, data: bytes) -> None:
+    stream.seek(0)
+    left = memoryview(data)
+    while left:
+        left = left[stream.write(left) :]
+    stream.truncate()
 
 
 def write_json(value: Mapping[str, Any]) -> None:

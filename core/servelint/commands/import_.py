@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from servelint.launch import roles, written
 from servelint.launch.invocation import Invocation
 from servelint.launch.manifest import ManifestFile
 from servelint.launch.reading import Launched, choose, invocations, read
+from servelint.launch.written import WRITTEN
 from servelint.lineage import KeyPath, dotted
 from servelint.manager import Plugins
 from servelint.report.safe import printable
@@ -80,11 +81,12 @@ def run(argv: list[str]) -> int:
     if not chosen:
         raise ConfigError(f"no part is called {' and '.join(arguments.part)}; there are: {_names(i for _, i in found)}")
     kept = [(file, i, read(i, place.plugins)) for file, i in found if any(i is c for c in chosen)]
+    beside = {id(file): [i for of, i in found if of is file] for file, _ in found}
     both = roles.pair([launched for _, _, launched in kept]) if arguments.format == "text" else None
     if both is not None:
         made_specs = [_joined(kept[0][0], both, place.plugins, given, place.root)]
     else:
-        made_specs = [_spec(*one, place.plugins, given, arguments, place.root) for one in kept]
+        made_specs = [_spec(*one, beside[id(one[0])], place.plugins, given, arguments, place.root) for one in kept]
     if arguments.format == "json":
         from servelint.report.json import head
 
@@ -157,6 +159,7 @@ def _spec(
     file: ManifestFile,
     invocation: Invocation,
     launched: Launched,
+    beside: Sequence[Invocation],
     plugins: Plugins,
     given: Mapping[KeyPath, object],
     arguments: argparse.Namespace,
@@ -169,7 +172,7 @@ def _spec(
     text = written.spec(
         launched,
         name=file.name,
-        args_from=_reference(file, invocation, arguments.output, plugins) if points else None,
+        args_from=_reference(file, invocation, arguments.output, beside) if points else None,
         given=given,
         notes=_troubles(launched),
         assumed=[f"{dotted(a.path)} = {a.value}: {a.reason}" for a in assumptions],
@@ -217,17 +220,26 @@ def _joined(
     return launched, text, []
 
 
-def _reference(file: ManifestFile, invocation: Invocation, output: str | None, plugins: Plugins) -> dict[str, str]:
+def _reference(
+    file: ManifestFile, invocation: Invocation, output: str | None, beside: Sequence[Invocation]
+) -> dict[str, str]:
     folder = "." if output is None else output if os.path.isdir(output) else os.path.dirname(output) or "."
     reference = {"file": os.path.relpath(file.name, folder).replace(os.sep, "/")}
     if len(invocation.part) > 1:
         reference["container"] = invocation.part[-1]
-        if len(choose(invocations(file, plugins), [invocation.part[-1]])) > 1:
+        if len(choose(beside, [invocation.part[-1]])) > 1:
             # Roles and objects of a file often call their containers the same.
             reference["service"] = invocation.part[-2]
     elif invocation.part:
         reference["service"] = invocation.part[0]
     return reference
+
+
+def _keep_others(path: Path) -> None:
+    """ConfigError for a file that import did not write: a manifest's names must not decide what is lost."""
+    found = read_named(str(path)) if os.path.lexists(path) else None
+    if found is not None and (isinstance(found, Unreadable) or not found.text.startswith(WRITTEN)):
+        raise ConfigError(f"{path}: it exists and was not written by servelint import; choose with --part and --output")
 
 
 def _write(made: list[tuple[Launched, str, list[Any]]], output: str | None) -> None:
@@ -242,9 +254,14 @@ def _write(made: list[tuple[Launched, str, list[Any]]], output: str | None) -> N
             f"the files start {len(made)} engines: choose one with --part, or give --output a folder: "
             f"{_names(launched.invocation for launched, _, _ in made)}"
         )
+    counts: dict[str, int] = {}
     for launched, text, _ in made:
         stem = "-".join(launched.invocation.part[:2]) or "spec"
-        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem).strip(".-") or "spec"
-        path = Path(output) / f"{safe}.toml" if os.path.isdir(output) else Path(output)
+        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:80].strip(".-") or "spec"
+        number = counts[safe.lower()] = counts.get(safe.lower(), 0) + 1
+        path = Path(output)
+        if os.path.isdir(output):
+            path /= f"{safe}.toml" if number == 1 else f"{safe}-{number}.toml"
+            _keep_others(path)
         save(str(path), text)
         print(f"wrote {printable(str(path))}", file=sys.stderr)

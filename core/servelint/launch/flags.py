@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,11 +20,17 @@ from servelint.suggest import nearest
 if TYPE_CHECKING:
     from servelint.launch.manifest import Node
 
+MOST_TROUBLES = 50
+"""Of one command line; who made more mistakes finds out after the first ones."""
+
+MOST_JSON = 100_000
+"""Characters of a value that may be JSON."""
+
 _TRUE = ("true", "1", "yes", "on")
 _FALSE = ("false", "0", "no", "off")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMgG]?)\Z")
-_QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
+_QUOTED = re.compile(r'("(?:[^"\\]|\\.)*(?:"|\Z))')
 _SUFFIXED = re.compile(r"\b([0-9]{1,15}(?:\.[0-9]{1,15})?)([kKmMgG])\b")
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -59,12 +66,23 @@ class Flag(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A flag as it was given: its value, the word that holds the value, and the word that names the flag."""
+    """A flag as it was given: its value, the word that holds the value, and the word that names the flag.
+
+    ``more`` are the further words of a flag that takes many; ``value`` is the first one.
+    """
 
     flag: Flag
     value: Any
     word: Word
     spelled: Word
+    more: tuple[Word, ...] = ()
+
+    @property
+    def largest(self) -> int | None:
+        """The largest of the whole numbers that a flag of one or many values holds, None without any."""
+        values = self.value if isinstance(self.value, list) else [self.value]
+        texts = " ".join(str(value) for value in (*values, *(word.text for word in self.more)))
+        return max(map(int, re.findall(r"[0-9]{1,7}", texts)), default=None)
 
     def setting(self, path: KeyPath | None = None, value: object = None) -> Setting:
         """The setting that the flag makes, at another path or with another value where those are given."""
@@ -117,6 +135,16 @@ class FlagTable:
         aliases = [(a, f) for f in self.flags.values() for a in f.aliases]
         self._short = {a[1:]: f for a, f in aliases if a.startswith("-") and not a.startswith("--")}
         self._spelled = {a.lstrip("-"): f for a, f in aliases if a.lstrip("-") not in self._short} | self.flags
+        self._sorted = sorted(self._spelled)
+        self._near: dict[str, list[str]] = {}
+
+    def nearest(self, name: str) -> list[str]:
+        """Names of flags that look like a name; kept, as every engine of a file may have the same mistake."""
+        if name not in self._near:
+            if len(self._near) >= 1000:
+                self._near.clear()
+            self._near[name] = nearest(name, self.flags, 2)
+        return self._near[name]
 
     def find(self, name: str, version: str | None, dashes: int = 0) -> tuple[Flag | None, tuple[str, ...]]:
         """The flag that a name means; else None, with the names that it could be the beginning of.
@@ -129,7 +157,9 @@ class FlagTable:
             return exact, ()
         if not self.prefixes or len(name) < 2 or dashes == 1:
             return None, ()
-        began = {n: f for n, f in self._spelled.items() if n.startswith(name) and len(n) > 3 and not gone(f, version)}
+        at = bisect_left(self._sorted, name)
+        names = takewhile(lambda n: n.startswith(name), self._sorted[at:])
+        began = {n: f for n in names if len(n) > 3 and not gone(f := self._spelled[n], version)}
         if len(set(map(id, began.values()))) == 1:
             return next(iter(began.values())), ()
         return None, tuple(sorted(began))
@@ -247,6 +277,8 @@ class _Reader:
             self._nested(flag, dotted[2], value_word, word)
         else:
             self._take(flag, negated, value_word, word)
+        if flag.kind == "many" and not equals and flag.name in self.given:
+            self.given[flag.name] = self.given[flag.name]._replace(more=tuple(words[start + 1 : position]))
         return position
 
     def _one_word(self, word: Word) -> None:
@@ -283,12 +315,14 @@ class _Reader:
 
     def _unknown(self, name: str, shown: str, word: Word) -> None:
         """Say that no release has a flag, where the table knows that."""
+        if len(self.troubles) >= MOST_TROUBLES:
+            return
         near = self.table.find(name, None)[0] if shown.startswith("--") else None
         # A short flag with a dash too many is none in any release.
         short = [a for a in near.aliases if a == f"-{name}"] if near is not None else []
         if not self.table.complete or (self._newer() and not short):
             return
-        close = short or [f"--{n}" for n in nearest(name, self.table.flags, 2)]
+        close = short or [f"--{n}" for n in self.table.nearest(name)]
         help_ = f"did you mean {' or '.join(close)}?" if close else ""
         upto = f" up to {self.table.checked}" if self.table.checked else ""
         self._trouble("unknown", word.place, f"no release of {self.table.engine}{upto} has the flag {shown}", help_)
@@ -372,7 +406,8 @@ class _Reader:
         self.given[given.flag.name] = given
 
     def _trouble(self, kind: Any, place: Place, message: str, help_: str) -> None:
-        self.troubles.append(Trouble(kind, place, message, help_, self._about))
+        if len(self.troubles) < MOST_TROUBLES:
+            self.troubles.append(Trouble(kind, place, message, help_, self._about))
 
 
 def _plain(name: str) -> str:
@@ -414,9 +449,11 @@ def _value(flag: Flag, text: str) -> Any:
             raise ValueError(f"found {text[:40]!r}, expected an integer, such as 8192 or 8k")
         return int(float(found[1]) * _DECIMAL[found[2]])
     if flag.kind == "json":
-        for spelled in (text, _plain_numbers(text)):
+        if len(text) > MOST_JSON:
+            raise ValueError(f"found {len(text):,} characters, expected JSON of at most {MOST_JSON:,}")
+        for plain in (str, _plain_numbers):
             try:
-                return json.loads(spelled)
+                return json.loads(plain(text))
             except (ValueError, RecursionError):
                 continue
         raise ValueError(f"found {text[:60]!r}, expected JSON")

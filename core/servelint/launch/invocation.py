@@ -91,13 +91,24 @@ class Invocation(Value):
 
 
 class Setting(NamedTuple):
-    """One key of a spec, as a launch file sets it: the TOML value, its place, and how the file spells it."""
+    """One key of a spec, as a launch file sets it: the TOML value, its place, and how the file spells it.
+
+    Where the engine divides a number over slots, or lets them share it, ``written`` is that number as the file has it,
+    and ``slots`` how many they are; the value is then what one of them may have.
+    """
 
     path: KeyPath
     value: object
     place: Place
     spelling: str
     note: str = ""
+    written: int = 0
+    slots: int = 1
+
+    @property
+    def divided(self) -> bool:
+        """Whether the value is a part of what is written."""
+        return self.slots > 1 and isinstance(self.value, int) and self.value < self.written
 
 
 class Reading(NamedTuple):

@@ -9,20 +9,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from attrs import field, frozen
 
 from servelint.errors import ManifestError as ManifestError
 from servelint.launch.invocation import Invocation, Word
-from servelint.launch.shell import Piece, resolve, script
+from servelint.launch.shell import Piece, Script, resolve, script
 from servelint.place import Place
 from servelint.values import Value
 
 MOST_NODES = 100_000
 """A manifest with more values was written by no hand; aliases count each time they are visited."""
 
-_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.|\$|include|if|range|with|toYaml|define|template|end|else)[^}]*\}\}|\{%")
+MOST_DOCUMENTS = 10_000
+MOST_SIGNS = 250_000
+"""Signs that separate values; a text with more of them has more values than are read, or is no manifest."""
+
+MOST_SPLIT = 2_000_000
+"""Characters of shell text that a file may have in all."""
+
+SEARCHED = 20_000_000
+"""Characters that are searched for places of words that are not found."""
+
+_TEMPLATE = re.compile(r"\{\{-?\s*(?:\.|\$|include|if|range|with|toYaml|define|template|end|else)[^{}]{0,2000}\}\}|\{%")
 _CONFLICT = re.compile(r"^(<{7} |={7}$|>{7} )", re.MULTILINE)
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
@@ -129,12 +140,9 @@ class Node:
         if self._node.id != "mapping" or merges < 0:
             return None
         self._file.visit()
-        merged: list[Any] = []
-        for key, value in self._node.value:
-            if key.id == "scalar" and key.value == "<<" and key.style is None:
-                merged += (value,) if value.id == "mapping" else value.value if value.id == "sequence" else ()
-            elif key.id == "scalar" and key.value == wanted:
-                return Node(self._file, value)
+        own, merged = self._file.index(self._node)
+        if wanted in own:
+            return Node(self._file, own[wanted])
         held = (Node(self._file, value)._find(wanted, merges - 1) for value in merged)
         return next((found for found in held if found is not None), None)
 
@@ -176,7 +184,7 @@ class ManifestFile:
     """A file that may start an engine: its text, and its YAML (or JSON) documents on demand.
 
     ``name`` is the path that places in it carry; empty when the file itself is being checked. ``siblings``
-    are texts of files beside it by name (``--env runtime.env``).
+    are texts of files beside it by name (``--env runtime.env``); ``inner`` keeps documents that its texts hold.
     """
 
     def __init__(self, name: str, text: str, file: str = "", siblings: Mapping[str, str] | None = None) -> None:
@@ -185,12 +193,38 @@ class ManifestFile:
         self.file = file
         self.siblings = dict(siblings or {})
         self._visited = 0
+        self._split = 0
+        self._indices: dict[int, tuple[dict[str, Any], list[Any]]] = {}
+        self._ends: dict[tuple[int, int], int] = {}
+        self._scripts: dict[str, Script] = {}
+        self.inner: dict[tuple[Place, str], tuple[Node, ...]] = {}
 
-    def visit(self) -> None:
-        """Count a visited value; ManifestError when there are absurdly many."""
-        self._visited += 1
+    def visit(self, count: int = 1) -> None:
+        """Count visited values; ManifestError when there are absurdly many."""
+        self._visited += count
         if self._visited > MOST_NODES:
             raise ManifestError(f"it has more than {MOST_NODES:,} values", Place(1, 1, 1, 1, self.file))
+
+    def index(self, node: Any) -> tuple[dict[str, Any], list[Any]]:
+        """The values of a mapping's own keys, and what it merges; an alias costs nothing more."""
+        found = self._indices.get(id(node))
+        if found is None:
+            own: dict[str, Any] = {}
+            merged: list[Any] = []
+            for key, value in node.value:
+                if key.id == "scalar" and key.value == "<<" and key.style is None:
+                    merged += (value,) if value.id == "mapping" else value.value if value.id == "sequence" else ()
+                elif key.id == "scalar":
+                    own.setdefault(key.value, value)
+            found = self._indices[id(node)] = own, merged
+        return found
+
+    def line(self, number: int) -> str:
+        """A line of the text by its number from 1, empty where there is none."""
+        if not 0 < number <= len(self._starts):
+            return ""
+        end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+        return self.text[self._starts[number - 1] : end]
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -201,12 +235,18 @@ class ManifestFile:
         from bisect import bisect_right
 
         stop = start if end is None else end
-        while stop > start and self.text[stop - 1 : stop] in ("\n", " ", "\r"):
-            stop -= 1
+        if stop > start and self.text[stop - 1 : stop] in ("\n", " ", "\r"):
+            stop = self._trimmed(start, stop)
         line, last = (bisect_right(self._starts, offset) for offset in (start, max(stop, start)))
         return Place(
             line, start - self._starts[line - 1] + 1, last, max(stop, start) - self._starts[last - 1] + 1, self.file
         )
+
+    def _trimmed(self, start: int, stop: int) -> int:
+        """The end of a range without the blanks that it ends with."""
+        if (start, stop) not in self._ends:
+            self._ends[start, stop] = start + len(self.text[start:stop].rstrip("\n \r"))
+        return self._ends[start, stop]
 
     @cached_property
     def documents(self) -> tuple[Node, ...]:
@@ -214,17 +254,30 @@ class ManifestFile:
         import yaml
 
         # libyaml's loader where the wheel has it; both compose, neither constructs.
-        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+        class Untagged(base):  # type: ignore[misc]
+            """Looks no tag up: `Node` reads scalars by itself, and it takes a third of the time."""
+
+            def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+                return "tag:yaml.org,2002:str"
+
         text = self.text
+        if len(text) > MOST_SIGNS and sum(map(text.count, ",:\n")) > MOST_SIGNS:
+            # The parser makes all values at once, before any can be counted.
+            raise ManifestError(f"it has more than {MOST_NODES:,} values", Place(1, 1, 1, 1, self.file))
         conflict = _CONFLICT.search(text)
         if conflict is not None:
             raise ManifestError("it holds the marks of a merge conflict", self.place(conflict.start(), conflict.end()))
         try:
-            found = tuple(Node(self, node) for node in yaml.compose_all(text, Loader=loader) if node is not None)
+            composed = yaml.compose_all(text, Loader=Untagged)
+            found = tuple(Node(self, node) for node in islice(composed, MOST_DOCUMENTS) if node is not None)
         except yaml.MarkedYAMLError as error:
             self._refuse_template()
             mark = error.problem_mark or error.context_mark
-            place = Place(mark.line + 1, mark.column + 1, mark.line + 1, mark.column + 2, self.file) if mark else None
+            # YAML has more kinds of line ends than the file is shown with.
+            at = min(mark.index, max(len(text) - 1, 0)) if mark else 0
+            place = self.place(at, at + 1) if mark else None
             raise ManifestError(
                 f"it is not valid YAML: {error.problem or error.context}", place or Place(1, 1, 1, 1, self.file)
             ) from None
@@ -233,6 +286,8 @@ class ManifestFile:
             raise ManifestError(f"it is not valid YAML: {error}", Place(1, 1, 1, 1, self.file)) from None
         except RecursionError:
             raise ManifestError("it is nested too deeply", Place(1, 1, 1, 1, self.file)) from None
+        if len(found) == MOST_DOCUMENTS:
+            raise ManifestError(f"it has {MOST_DOCUMENTS:,} documents or more", Place(1, 1, 1, 1, self.file))
         return found
 
     def _refuse_template(self) -> None:
@@ -256,19 +311,31 @@ class ManifestFile:
         no shell could split.
         """
         try:
-            found = script(text)
+            found = self._commands(text)
         except ValueError as error:
             raise ManifestError(
                 f"the command cannot be split: {error}", at.place if at else Place(1, 1, 1, 1, self.file)
             ) from None
+        # Where many containers run one script, its words count for each.
+        self.visit(sum(map(len, found.commands)))
         locate = self._locator(text, at)
         commands = tuple(tuple(Word(w.text, locate(w)) for w in command) for command in found.commands)
         return commands, {name: Word(piece.text, locate(piece)) for name, piece in found.assigned.items()}
 
+    def _commands(self, text: str) -> Script:
+        """Split a text once. ValueError for what no shell splits, or when it has been too much in all."""
+        found = self._scripts.get(text)
+        if found is None:
+            self._split += len(text)
+            if self._split > MOST_SPLIT:
+                raise ValueError(f"the file's commands have more than {MOST_SPLIT:,} characters")
+            found = self._scripts[text] = script(text)
+        return found
+
     def here_documents(self, text: str, at: Node | None = None) -> dict[str, Word]:
         """Texts that shell text writes to files by here-documents, by file name."""
         try:
-            found = script(text)
+            found = self._commands(text)
         except ValueError:
             return {}
         locate = self._locator(text, at)
@@ -279,16 +346,20 @@ class ManifestFile:
             return lambda piece: self.place(piece.start, piece.end)
         start, end = at._node.start_mark.index, at._node.end_mark.index
         raw = self.text[start:end]
+        # Where a text is written in another way than it reads, few of its words are found.
+        left = [SEARCHED]
         # A block scalar loses its indentation; line by line its text stands in the file as it is.
         state = [0, 0]
+        whole = at.place
 
         def locate(piece: Piece) -> Place:
             wanted = text[piece.start : piece.end]
             first = wanted.split("\n", 1)[0].rstrip("\\ ")
             state[0] = state[0] if piece.start >= state[1] else 0
-            found = raw.find(first, state[0]) if first else -1
+            found = raw.find(first, state[0]) if first and left[0] > 0 else -1
             if found < 0:
-                return at.place
+                left[0] -= len(raw) - state[0]
+                return whole
             state[0], state[1] = found, piece.start
             return self.place(start + found, start + found + len(first))
 

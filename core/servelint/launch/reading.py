@@ -22,6 +22,9 @@ MOST_INVOCATIONS = 200
 """Engines that one file may start; a generated file may hold more, and is then cut with a message."""
 
 
+MOST_EXPANDED = 200_000
+"""Characters that the variables of an engine's command lines may stand for."""
+
 _FORMATS: tuple[KeyPath, KeyPath] = (("policy", "quantization", "weights"), ("policy", "quantization", "activations"))
 
 
@@ -39,13 +42,11 @@ class Launched(NamedTuple):
     def named_troubles(self) -> dict[str, Trouble]:
         """The troubles by what they are about, numbered where there are several about one thing."""
         named: dict[str, Trouble] = {}
+        numbers: dict[str, int] = {}
         for trouble in self.troubles:
             about = trouble.about or trouble.kind
-            number = 1
-            while about in named:
-                number += 1
-                about = f"{trouble.about or trouble.kind} ({number})"
-            named[about] = trouble
+            number = numbers[about] = numbers.get(about, 0) + 1
+            named[about if number == 1 else f"{about} ({number})"] = trouble
         return named
 
     def value(self, *path: str | int) -> object:
@@ -157,7 +158,7 @@ def read(
         invocation = evolve(invocation, engine=Word(engine, invocation.place))
     invocation = evolve(
         invocation,
-        commands=tuple(tuple(_split_off(c, invocation.env)) for c in invocation.commands),
+        commands=_expanded(invocation),
         model=resolved(invocation.model, invocation.env.get) if invocation.model is not None else None,
     )
     found, words = starts(invocation, dict.fromkeys(plugins.engines.values()))
@@ -209,11 +210,23 @@ def _keep_checkpoint(settings: dict[KeyPath, Setting], plugins: Plugins, model: 
             del settings[path]
 
 
-def _split_off(command: Iterable[Word], env: Mapping[str, Word]) -> Iterator[Word]:
-    """Look variables up; a variable that stands for several arguments becomes several words, as in a shell."""
+def _expanded(invocation: Invocation) -> tuple[tuple[Word, ...], ...]:
+    left = [MOST_EXPANDED]
+    return tuple(tuple(_split_off(c, invocation.env, left)) for c in invocation.commands)
+
+
+def _split_off(command: Iterable[Word], env: Mapping[str, Word], left: list[int]) -> Iterator[Word]:
+    """Look variables up; a variable that stands for several arguments becomes several words, as in a shell.
+
+    ``left`` are the characters that variables may still stand for; beyond that a word stays as it is.
+    """
     for word in command:
+        if "$" not in word.text:
+            yield word
+            continue
         whole = word.text.startswith("$") and " " not in word.text
-        found = resolved(word, env.get)
+        found = resolved(word, env.get) if left[0] > 0 else word._replace(unresolved=word.text[:40])
+        left[0] -= len(found.text)
         if whole and not found.unresolved and found.text.lstrip().startswith("-") and " " in found.text.strip():
             yield from (found._replace(text=part) for part in found.text.split())
         elif whole and not found.unresolved and not found.text:

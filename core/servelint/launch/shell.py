@@ -71,18 +71,22 @@ def script(text: str) -> Script:
         if heredoc is not None:
             pending.append((heredoc[2], words))
             position = heredoc.end()
+            count += 1
         elif sign == "\n" and pending:
             _end(words, commands, assigned)
             position += 1
+            # Several of one line are read by one command.
+            targets = {id(command): _target(command) for _, command in pending}
             for terminator, command in pending:
                 start = position
                 position, stop = _body(text, start, terminator)
-                documents[_target(command) or terminator] = Piece(text[start:stop], start, stop)
+                documents[targets[id(command)] or terminator] = Piece(text[start:stop], start, stop)
             pending, words = [], []
         elif redirection := _REDIRECTION.match(text, position):
             # A redirection stays among the words until the command ends: it may name a here-document's file.
             words.append(Piece(">", position, position + 1))
             position = redirection.end()
+            count += 1
         elif sign in _OPERATORS:
             _end(words, commands, assigned)
             words = []
@@ -98,8 +102,8 @@ def script(text: str) -> Script:
             piece, position = _word(text, position)
             words.append(piece)
             count += 1
-            if count > MOST_WORDS:
-                raise ValueError(f"it has more than {MOST_WORDS:,} words")
+        if count > MOST_WORDS:
+            raise ValueError(f"it has more than {MOST_WORDS:,} words")
     _end(words, commands, assigned)
     return Script(tuple(commands), assigned, documents)
 
@@ -214,16 +218,16 @@ def _target(words: list[Piece]) -> str:
 
 def _without_assignments(words: list[Piece], assigned: dict[str, Piece]) -> list[Piece]:
     """Take ``NAME=value`` in front of a command (or of nothing, or exported) into what is assigned."""
-    kept = list(words)
-    if kept and kept[0].text in ("export", "exec", "env", "nohup", "time", "sudo", "set", "local", "declare"):
-        del kept[0]
-    while kept:
-        name, separator, value = kept[0].text.partition("=")
+    first = 0
+    if words and words[0].text in ("export", "exec", "env", "nohup", "time", "sudo", "set", "local", "declare"):
+        first = 1
+    for piece in words[first:]:
+        name, separator, value = piece.text.partition("=")
         if not separator or _NAME.match(name) is None:
             break
-        piece = kept.pop(0)
+        first += 1
         assigned[name] = Piece(value, piece.start + len(name) + 1, piece.end, piece.quoted)
-    return kept
+    return words[first:]
 
 
 def resolve(text: str, lookup: Callable[[str], str | None]) -> Resolved:

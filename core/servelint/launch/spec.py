@@ -31,6 +31,14 @@ HERE = ("engine", "args_from")
 TABLES = ("servelint", "deployment", "hardware", "model", "engine", "policy", "workload", "slo", "claim", "evidence")
 
 
+RUNS: tuple[KeyPath, ...] = (
+    ("model", "max_model_len"),
+    ("engine", "enforce_eager"),
+    ("engine", "cuda_graph_max_batch"),
+)
+"""Keys outside the policies in which the arguments' value counts, too."""
+
+
 class Contradiction(NamedTuple):
     """A key that spec and launch arguments set differently; ``runs`` tells whether the arguments' value counts."""
 
@@ -81,6 +89,8 @@ def manifest(launched: Launched, file: ManifestFile, plugins: Plugins, given: Ma
         _set(document.data, path, value)
     for path, setting in launched.settings.items():
         _set(document.data, path, setting.value)
+    # Rules of launch arguments are for specs that have some.
+    _set(document.data, ("engine", "args"), [])
     # What is not set by itself stands at the invocation.
     open_: list[KeyPath] = [(), *((table,) for table in TABLES)]
     here = {path: Setting(path, None, invocation.place, "") for path in open_}
@@ -149,7 +159,7 @@ def _from_file(document: Document, engine: EngineTable, plugins: Plugins, root: 
 def _at_path(file: ManifestFile, path: str) -> Invocation:
     """The command line (or list of words) at a key path of a YAML file."""
     parts: list[str | int] = [
-        int(p) if p.isdecimal() else p for p in path.replace("[", ".").replace("]", "").split(".") if p
+        int(p) if p.isdecimal() and len(p) <= 9 else p for p in path.replace("[", ".").replace("]", "").split(".") if p
     ]
     at = (*HERE, "path")
     for number, document in enumerate(file.documents):
@@ -202,7 +212,7 @@ def _merge(document: Document, launched: Launched, plugins: Plugins) -> None:
     contradictions = []
     for path, setting in launched.settings.items():
         declared = document.value(path)
-        runs = path[0] == "policy" or path == ("model", "max_model_len")
+        runs = path[0] == "policy" or path in RUNS
         if declared is None:
             if not _blocked(document, path):
                 settings[path] = setting

@@ -15,6 +15,8 @@ from servelint.report.safe import printable
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 _TABLES = ("deployment", "hardware", "model", "engine", "policy", "workload", "slo")
 _WIDTH = 40
+WRITTEN = "# Written by servelint import"
+"""How every spec that is made here begins."""
 
 
 def spec(
@@ -34,7 +36,7 @@ def spec(
     """
     given = given or {}
     invocation = launched.invocation
-    lines = [f"# Written by servelint import from {printable(name)}: {printable(invocation.name)}."]
+    lines = [f"{WRITTEN} from {printable(name)}: {printable(invocation.name)}."]
     lines += [f"# {printable(note)}" for note in notes]
     lines += ["servelint = 1", ""]
     keys: dict[KeyPath, tuple[object, str]] = {("deployment", "name"): (_short(launched), "")}

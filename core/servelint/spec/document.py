@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import tomli
@@ -74,13 +74,12 @@ class Document:
         """Comments of the file: every one of a spec; of a manifest, whose text is no TOML, those for servelint."""
         if not self.manifest:
             return self.spans.comments
-        found = re.finditer(r"(?:^|(?<=\s))#[ \t]*servelint:[^\n]*", self.text)
-        return tuple(Comment(Span(m.start(), m.end()), m[0].rstrip("\r")) for m in found)
+        return _manifest_comments(self.text)
 
     @cached_property
     def lines(self) -> LineIndex:
         """Line and column of offsets."""
-        return LineIndex(self.text)
+        return _line_index(self.text)
 
     def place(self, path: KeyPath, *, on_key: bool = False) -> Place:
         """Return where a key path stands: its value, else its key, else its table, else the file's start.
@@ -137,6 +136,18 @@ class Document:
     def has(self, path: KeyPath) -> bool:
         """Tell whether the spec sets a key path."""
         return self.value(path) is not None
+
+
+@lru_cache(maxsize=2)
+def _line_index(text: str) -> LineIndex:
+    """Lines of a text; the engines of one manifest share them."""
+    return LineIndex(text)
+
+
+@lru_cache(maxsize=2)
+def _manifest_comments(text: str) -> tuple[Comment, ...]:
+    found = re.finditer(r"(?:^|(?<=\s))#[ \t]*servelint:[^\n]*", text)
+    return tuple(Comment(Span(m.start(), m.end()), m[0].rstrip("\r")) for m in found)
 
 
 ARGUMENTS = ("engine", "args")

@@ -272,6 +272,14 @@ class EngineTable(Value):
     attention_backend: str | None = key(
         Text(), doc="The engine's attention backend; ENG004, QNT006 and QNT007 know what some of them do not read."
     )
+    enforce_eager: bool | None = key(
+        Boolean(), doc="Whether every step is launched kernel by kernel, without device graphs. Left out: with graphs."
+    )
+    cuda_graph_max_batch: int | None = key(
+        Integer(1, 1_000_000),
+        doc="The largest step that is captured in a device graph: its tokens in vLLM, its sequences elsewhere. Left "
+        "out: the engine's default.",
+    )
 
 
 @frozen(slots=False, eq=False, repr=False)

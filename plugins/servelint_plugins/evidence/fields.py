@@ -14,6 +14,13 @@ YAML_CHARACTERS = 4_000_000
 MOST_NODES = 300_000
 """Values of a YAML file, aliases counted each time. YAML takes fifty times as long to read as JSON."""
 
+MOST_SIGNS = 400_000
+"""Signs that separate values of a YAML file, which the parser makes before any can be counted."""
+
+MOST_LINES = 100_000
+HEAD = 100_000
+"""Characters in which a YAML file's first key stands."""
+
 MOST_RUNS = 1_000
 _STATISTICS = {
     "mean": "mean", "avg": "mean", "average": "mean", "min": "min", "max": "max", "median": "p50",
@@ -31,7 +38,7 @@ def documents(text: str) -> tuple[Any, ...]:
     start = text.lstrip()[:1]
     if start in ("{", "["):
         return _json(text)
-    if re.match(r"\s*(?:#.*\n\s*|---\s*\n)*[A-Za-z_\"'][\w .\"'-]*:(?:\s|$)", text):
+    if re.match(r"\s*(?:#.*\n\s*|---\s*\n)*[A-Za-z_\"'][\w .\"'-]*:(?:\s|$)", text[:HEAD]):
         return _yaml(text)
     return ()
 
@@ -47,6 +54,8 @@ def _json(text: str) -> tuple[Any, ...]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        if number > MOST_LINES:
+            raise ValueError(f"it has more than {MOST_LINES:,} lines")
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError as error:
@@ -63,6 +72,8 @@ def _yaml(text: str) -> tuple[Any, ...]:
 
     if len(text) > YAML_CHARACTERS:
         raise ValueError(f"as YAML it may have {YAML_CHARACTERS:,} characters, it has {len(text):,}: write it as JSON")
+    if sum(map(text.count, ",:\n")) > MOST_SIGNS:
+        raise ValueError(f"it has more than {MOST_NODES:,} values")
     # Composed and walked with a count: an alias that multiplies itself ends here, and no tag runs anything.
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     left = [MOST_NODES]

@@ -13,7 +13,10 @@ from servelint_plugins.evidence.fields import Collected
 
 NAME = "mlperf-loadgen"
 SOURCES = ("mlcommons/inference@7ad9af18734e33e2599dee5c155a780329e3b3ac:loadgen/results.cc",)
-_LINE = re.compile(r"^([^:\n]{1,80}?)\s*:\s*(\S.*?)\s*$", re.MULTILINE)
+MOST_CHARACTERS = 100_000
+"""Of a summary; LoadGen writes some thousands."""
+
+_LINE = re.compile(r"^([^:\n]{1,80}?)[ \t]*:[ \t]*(\S.*)$", re.MULTILINE)
 _LATENCY = re.compile(
     r"(?:(Min|Max|Mean)|([\d.]+) percentile) (latency|first token latency|time (?:per|to) output token) \(ns\)\Z", re.I
 )
@@ -32,9 +35,8 @@ def read(text: str) -> Iterator[Measurement]:
         return
     run = Collected(NAME)
     latencies: dict[str, dict[str, float]] = {}
-    for number, (name, value) in enumerate(_LINE.findall(text)):
-        if number > 500:
-            break
+    for name, written in _LINE.findall(text[:MOST_CHARACTERS]):
+        value = written.rstrip()
         found = _LATENCY.match(name)
         if found is not None:
             statistic = (found[1] or "").lower() or _PERCENTILES.get(found[2] or "")

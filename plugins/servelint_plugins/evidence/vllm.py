@@ -104,7 +104,9 @@ def lengths(run: Collected, fields: Fields) -> None:
         ("output_tokens", "total_output_tokens", "output_lens"),
     ):
         each = fields.data.get(key)
-        values: list[Any] = [v for v in each if isinstance(v, int | float)] if isinstance(each, list) else []
+        values: list[Any] = (
+            [v for v in each if isinstance(v, int | float) and abs(v) < 1e15] if isinstance(each, list) else []
+        )
         found: dict[str, float] = {}
         if run.get(total) is not None and completed:
             found["mean"] = run.get(total) / completed

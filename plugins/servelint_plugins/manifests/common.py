@@ -13,7 +13,9 @@ from servelint.launch.invocation import Hint, Word
 from servelint.launch.manifest import ManifestError, ManifestFile, Node
 from servelint.place import Place
 
-HELM = re.compile(r"\{\{-?\s*(?:\.(?:Values|Release|Chart|Capabilities|Files)\b|(?:include|toYaml|tpl)\b)[^}]*\}\}|\{%")
+HELM = re.compile(
+    r"\{\{-?\s*(?:\.(?:Values|Release|Chart|Capabilities|Files)\b|(?:include|toYaml|tpl)\b)[^{}]{0,2000}\}\}|\{%"
+)
 """Expressions that only a chart's renderer fills in; ``{{ .Spec.Model.Name }}`` a cluster's controller does."""
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -156,7 +158,8 @@ def split(text: str, at: Word) -> tuple[Word, ...]:
     import shlex
 
     try:
-        parts = shlex.split(text)
+        # Without quotations there is nothing for the slow reader to do.
+        parts = shlex.split(text) if any(c in text for c in "\"'\\") else re.findall(r"[^ \t\r\n]+", text)
     except ValueError as error:
         raise ManifestError(f"the arguments {text[:60]!r} cannot be split: {error}", at.place) from None
     return tuple(at._replace(text=part) for part in parts)
@@ -244,13 +247,16 @@ class _Inside(ManifestFile):
     def __init__(self, outer: ManifestFile, at: Node) -> None:
         super().__init__(outer.name, at.text, outer.file, outer.siblings)
         self._at = at.place
-        lines = outer.text.split("\n")
+        self._outer = outer
         # Only a literal block has its lines as they stand in the file.
-        self._literal = lines[self._at.line - 1][self._at.column - 1 :].startswith("|")
+        self._literal = outer.line(self._at.line)[self._at.column - 1 :].startswith("|")
         first = next((i for i, line in enumerate(at.text.split("\n")) if line.strip()), 0)
-        outer_line = lines[self._at.line + first] if self._at.line + first < len(lines) else ""
+        outer_line = outer.line(self._at.line + first + 1)
         inner_line = at.text.split("\n")[first]
         self._indent = len(outer_line) - len(inner_line) if outer_line.endswith(inner_line) else 0
+
+    def visit(self, count: int = 1) -> None:
+        self._outer.visit(count)
 
     def place(self, start: int, end: int | None = None) -> Place:
         inner = super().place(start, end)
@@ -285,7 +291,12 @@ def meant(file: ManifestFile, value: object, at: Place) -> Node:
 
 def inside(file: ManifestFile, at: Node) -> tuple[Node, ...]:
     """The documents of a YAML text that a scalar holds, none where it is no YAML."""
-    try:
-        return _Inside(file, at).documents
-    except ManifestError:
-        return ()
+    key = (at.place, at.text)
+    if key not in file.inner:
+        # Each takes a parser of its own.
+        file.visit(20)
+        try:
+            file.inner[key] = _Inside(file, at).documents
+        except ManifestError:
+            file.inner[key] = ()
+    return file.inner[key]

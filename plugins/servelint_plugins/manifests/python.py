@@ -7,7 +7,9 @@ when it is not set. Everything else becomes a variable that nothing sets.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from servelint.launch.invocation import Hint, Invocation, Word
@@ -28,6 +30,9 @@ MOST_STEPS = 20_000
 MOST_CHARACTERS = 100_000
 """Characters of a text, and items of a list, beyond which nothing is followed."""
 
+MOST_MADE = 300_000
+"""Characters and items of everything that is made while a file is followed."""
+
 CLASSES = ("LLM", "AsyncEngineArgs", "EngineArgs")
 """Classes of vLLM whose keywords are its arguments."""
 
@@ -37,11 +42,6 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
-
-
-def _bounded(text: str) -> Any:
-    """The text, unknown where it has grown beyond what a command line has."""
-    return text if len(text) <= MOST_CHARACTERS else UNKNOWN
 
 
 class _Command(list[Any]):
@@ -57,9 +57,13 @@ def read(file: ManifestFile) -> Iterator[Invocation]:
     if not any(part in file.text for part in ("vllm", "sglang", "trtllm", "LLMConfig", "text-generation")):
         return
     import ast
+    import warnings
 
     try:
-        tree = ast.parse(file.text)
+        with warnings.catch_warnings():
+            # What the parser finds odd of a text is no concern of who reads it.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         raise ManifestError(f"it is not valid Python: {error}", Place(line, 1, line, 2, file.file)) from None
@@ -77,12 +81,20 @@ class _Reader:
         self.ast = ast_
         self.values: dict[str, Any] = {}
         self.steps = 0
+        self.made = 0
+        self.starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", file.text))]
+        self._marks: dict[int, tuple[list[int], list[int]]] = {}
         self.models: list[tuple[ast.Call, dict[str, Any], Mapping[str, ast.expr]]] = []
         self.engines: list[tuple[ast.Call, dict[str, Any], Mapping[str, ast.expr]]] = []
         self.commands: list[_Command] = []
         self.texts: list[tuple[str, ast.expr]] = []
         self.devices: list[tuple[str, ast.expr]] = []
         self.images: list[tuple[str, ast.expr]] = []
+
+    def fits(self, size: int) -> bool:
+        """Count what is about to be made; whether it is still within what a file may make."""
+        self.made += size
+        return self.made <= MOST_MADE
 
     # Statements, in order; the bodies of functions and classes count as run once.
 
@@ -140,14 +152,14 @@ class _Reader:
         held = self.value(node.target)
         value = self.value(node.value)
         if isinstance(held, _Command) and isinstance(value, list | tuple):
-            if len(held) + len(value) > MOST_CHARACTERS:
+            if len(held) + len(value) > MOST_CHARACTERS or not self.fits(len(value)):
                 return
             held.nodes += value.nodes if isinstance(value, _Command) else [node.value] * len(value)
             held += list(value)
         elif isinstance(held, dict) and isinstance(value, dict):
-            held |= value
+            held |= value if self.fits(len(value)) else {}
         elif isinstance(held, str) and isinstance(value, str):
-            self.assign(node.target, _bounded(held + value))
+            self.assign(node.target, self._joined((held, value)))
 
     def loop(self, node: ast.For) -> None:
         values = self.value(node.iter)
@@ -171,7 +183,8 @@ class _Reader:
     def _constant(self, node: ast.Constant) -> Any:
         if isinstance(node.value, str):
             self.texts.append((node.value, node))
-        return node.value
+        # No setting has so many digits, and no text is made of them.
+        return UNKNOWN if isinstance(node.value, int) and node.value.bit_length() > 64 else node.value
 
     def _name(self, node: ast.Name) -> Any:
         return self.values.get(node.id, UNKNOWN)
@@ -182,15 +195,33 @@ class _Reader:
         for element in node.elts:
             if isinstance(element, self.ast.Starred):
                 inner = self.value(element.value)
-                values = list(inner) if isinstance(inner, list | tuple) else []
-                items += values
-                nodes += inner.nodes if isinstance(inner, _Command) else [element] * len(values)
+                if isinstance(inner, list | tuple) and self.fits(len(inner)) and len(items) < MOST_CHARACTERS:
+                    items += inner
+                    nodes += inner.nodes if isinstance(inner, _Command) else [element] * len(inner)
             else:
                 items.append(self.value(element))
                 nodes.append(element)
+        return self._command_of(items, nodes)
+
+    def _command_of(self, items: list[Any], nodes: list[ast.expr]) -> Any:
+        if not self.fits(len(items)):
+            return UNKNOWN
         made = _Command(items, nodes)
         self.commands.append(made)
         return made
+
+    def _joined(self, parts: Iterable[Any], between: str = "") -> Any:
+        """The parts as one text; unknown where one has no text of its own, or it would grow too long."""
+        texts = []
+        size = 0
+        for part in parts:
+            if not isinstance(part, str | int | float | None):
+                return UNKNOWN
+            texts.append(str(part))
+            size += len(texts[-1]) + len(between)
+            if size > MOST_CHARACTERS:
+                return UNKNOWN
+        return between.join(texts) if self.fits(size) else UNKNOWN
 
     def _tuple(self, node: ast.Tuple) -> Any:
         return tuple(self.value(e) for e in node.elts)
@@ -200,7 +231,7 @@ class _Reader:
         for key, value in zip(node.keys, node.values, strict=True):
             held = self.value(value)
             if key is None:
-                made |= held if isinstance(held, dict) else {}
+                made |= held if isinstance(held, dict) and self.fits(len(held)) else {}
                 continue
             name = self.value(key)
             if isinstance(name, str | int):
@@ -210,15 +241,17 @@ class _Reader:
     def _joinedstr(self, node: ast.JoinedStr) -> Any:
         parts = []
         for part in node.values:
-            value = self.value(part.value if isinstance(part, self.ast.FormattedValue) else part)
-            if value is UNKNOWN:
-                parts.append("${" + self._shown(part) + "}")
-            else:
-                parts.append(str(value))
-        text = _bounded("".join(parts))
+            # A part by itself is no command.
+            value = part.value if isinstance(part, self.ast.Constant) else self.value(part)
+            known = isinstance(value, str | int | float | None)
+            parts.append(value if known else "${" + self._shown(part) + "}")
+        text = self._joined(parts)
         if isinstance(text, str):
             self.texts.append((text, node))
         return text
+
+    def _formattedvalue(self, node: ast.FormattedValue) -> Any:
+        return self.value(node.value)
 
     def _shown(self, node: ast.expr) -> str:
         inner = node.value if isinstance(node, self.ast.FormattedValue) else node
@@ -229,16 +262,14 @@ class _Reader:
         left, right = self.value(node.left), self.value(node.right)
         if isinstance(node.op, ast.Add):
             if isinstance(left, str) and isinstance(right, str):
-                return _bounded(left + right)
+                return self._joined((left, right))
             if isinstance(left, _Command) and isinstance(right, list) and len(left) + len(right) < MOST_CHARACTERS:
                 nodes = right.nodes if isinstance(right, _Command) else [node] * len(right)
-                made = _Command([*left, *right], [*left.nodes, *nodes])
-                self.commands.append(made)
-                return made
+                return self._command_of([*left, *right], [*left.nodes, *nodes])
         if isinstance(node.op, ast.BitOr) and isinstance(left, dict) and isinstance(right, dict):
-            return {**left, **right}
+            return {**left, **right} if self.fits(len(left) + len(right)) else UNKNOWN
         if isinstance(node.op, ast.Div) and isinstance(left, str) and isinstance(right, str):
-            return _bounded(f"{left}/{right}")
+            return self._joined((left, right), "/")
         numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e15 for v in (left, right))
         if numbers and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             return {"Add": left + right, "Sub": left - right, "Mult": left * right}[type(node.op).__name__]
@@ -295,7 +326,8 @@ class _Reader:
     def _result(self, name: str, held: Any, arguments: list[Any], keywords: dict[str, Any], node: ast.Call) -> Any:
         first = arguments[0] if arguments else UNKNOWN
         if name == "dict":
-            return {**(first if isinstance(first, dict) else {}), **keywords}
+            given = first if isinstance(first, dict) and self.fits(len(first)) else {}
+            return {**given, **keywords}
         if name in ("get", "getenv"):
             if isinstance(held, dict) and isinstance(first, str):
                 return held.get(first, arguments[1] if len(arguments) > 1 else None)
@@ -303,54 +335,86 @@ class _Reader:
             return arguments[1] if len(arguments) > 1 else UNKNOWN
         if name in ("str", "int", "float") and len(arguments) == 1 and first is not UNKNOWN:
             try:
-                return {"str": str, "int": int, "float": float}[name](first)
-            except (TypeError, ValueError):
+                return self._joined((first,)) if name == "str" else {"int": int, "float": float}[name](first)
+            except (TypeError, ValueError, OverflowError):
                 return UNKNOWN
         if name == "dumps" and isinstance(first, dict | list):
-            return json.dumps(first, default=lambda _: None)
+            return self._dumped(first)
         if name == "items" and isinstance(held, dict):
-            return list(held.items())
+            return list(held.items()) if self.fits(len(held)) else UNKNOWN
         if name == "join" and isinstance(held, str) and isinstance(first, list | tuple):
-            text = _bounded(held.join(str(a) for a in first if isinstance(a, str | int | float)))
+            text = self._joined((a for a in first if isinstance(a, str | int | float)), held)
             if isinstance(text, str):
                 self.texts.append((text, node))
             return text
         if name == "split" and isinstance(held, str):
             parts = held.split()
-            made = _Command(list(parts), [node] * len(parts))
-            self.commands.append(made)
-            return made
+            return self._command_of(list(parts), [node] * len(parts))
         if name in ("extend", "append") and isinstance(held, _Command):
             more = list(first) if name == "extend" and isinstance(first, list | tuple) else [first]
-            if len(held) + len(more) > MOST_CHARACTERS:
+            if len(held) + len(more) > MOST_CHARACTERS or not self.fits(len(more)):
                 return None
             held.nodes += first.nodes if isinstance(first, _Command) else [node] * len(more)
             held += more
             return None
         if name in ("update",) and isinstance(held, dict) and isinstance(first, dict):
-            held |= first
+            held |= first if self.fits(len(first)) else {}
             return None
-        if name in ("strip", "lower", "upper") and isinstance(held, str):
+        if name in ("strip", "lower", "upper") and isinstance(held, str) and self.fits(len(held)):
             return {"strip": held.strip, "lower": held.lower, "upper": held.upper}[name]()
         if name in ("Path", "deepcopy", "copy", "quote") and arguments:
             return first
         return UNKNOWN
+
+    def _dumped(self, value: Any) -> Any:
+        """A value as JSON; unknown where it holds itself, or more than an argument has."""
+        left = MOST_CHARACTERS
+
+        def plain(inner: Any, depth: int) -> Any:
+            nonlocal left
+            left -= len(inner) + 1 if isinstance(inner, str | list | tuple | dict) else 20
+            if left < 0 or depth > 100:
+                raise OverflowError
+            if isinstance(inner, dict):
+                return {key: plain(v, depth + 1) for key, v in inner.items()}
+            if isinstance(inner, list | tuple):
+                return [plain(v, depth + 1) for v in inner]
+            return inner if isinstance(inner, str | int | float | None) else None
+
+        try:
+            text = json.dumps(plain(value, 0))
+        except OverflowError:
+            return UNKNOWN
+        return text if self.fits(len(text)) else UNKNOWN
 
     # What was found
 
     def place(self, node: ast.expr) -> Place:
         start = node.col_offset
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or start
-        return Place(
-            node.lineno, self._column(node.lineno, start), end_line, self._column(end_line, end), self.file.file
-        )
+        return self.file.place(self._offset(node.lineno, start), self._offset(end_line, end))
 
-    def _column(self, line: int, offset: int) -> int:
-        """A column in code points; the parser counts bytes."""
-        text = self.file.text.split("\n")[line - 1]
-        return len(text.encode()[:offset].decode("utf-8", "ignore")) + 1
+    def _offset(self, line: int, column: int) -> int:
+        """An offset in code points; the parser counts bytes, in lines that a carriage return ends, too."""
+        begin = self.starts[line - 1]
+        text = self.file.text[begin : self.starts[line] if line < len(self.starts) else None]
+        if text.isascii():
+            return begin + column
+        if line not in self._marks:
+            ends, gained, size = [], [0], 0
+            for character in text:
+                width = len(character.encode("utf-8", "replace"))
+                size += width
+                if width > 1:
+                    ends.append(size)
+                    gained.append(gained[-1] + width - 1)
+            self._marks[line] = ends, gained
+        ends, gained = self._marks[line]
+        return begin + column - gained[bisect_right(ends, column)]
 
     def found(self) -> Iterator[Invocation]:
+        from servelint_plugins.manifests.shell import PROGRAMS
+
         number = 0
         for call, keywords, nodes in self.models:
             yield self._ray(call, keywords, nodes)
@@ -359,6 +423,8 @@ class _Reader:
             return
         seen: set[tuple[str, ...]] = set()
         for command in self.commands:
+            if not any(isinstance(v, str) and v.rpartition("/")[2] in PROGRAMS for v in command):
+                continue
             pairs = zip(command, command.nodes, strict=True)
             yield from self._command(tuple(word for v, n in pairs for word in self._word(v, n)), seen)
         for text, node in self.texts:
@@ -429,8 +495,8 @@ class _Reader:
                 yield common.switch(name, word._replace(text=str(value)))
             elif isinstance(value, str | int | float):
                 yield common.flag(name, word._replace(text=str(value)))
-            elif isinstance(value, dict):
-                yield common.flag(name, word._replace(text=json.dumps(value, default=lambda _: None)))
+            elif isinstance(value, dict) and (text := self._dumped(value)) is not UNKNOWN:
+                yield common.flag(name, word._replace(text=text))
 
     def _ray(self, call: ast.Call, keywords: Mapping[str, Any], nodes: Mapping[str, ast.expr]) -> Invocation:
         place = self.place(call)

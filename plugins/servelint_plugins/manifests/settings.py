@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from servelint.launch.invocation import Invocation, Trouble, Word
 from servelint.launch.manifest import ManifestError, ManifestFile
+from servelint.place import Place
 from servelint_plugins.manifests import common
 
 LMI_SOURCES = ("deepjavalibrary/djl-serving engines/python/setup/djl_python/properties_manager/properties.py",)
@@ -38,9 +39,15 @@ LMI: Mapping[str, str] = {
 }
 """Options of large-model inference and the flags of vLLM that they are handed on as."""
 
-_LINE = re.compile(r"^[ \t]*(?:option\.|OPTION_)?(?P<key>[A-Za-z_][\w.]*)[ \t]*[=:][ \t]*(?P<value>.*?)[ \t]*$", re.M)
+_LINE = re.compile(r"^[ \t]*(?:option\.|OPTION_)?(?P<key>[A-Za-z_][\w.]*)[ \t]*[=:][ \t]*(?P<value>.*)$", re.M)
 _OPTION = re.compile(r"^[ \t]*option\.\w+[ \t]*[=:]", re.M)
 _SECTION = re.compile(r"^\[(?P<name>\w+)\][ \t]*\n(?P<body>(?:(?!\[).*(?:\n|\Z))*)", re.M)
+
+
+def _written(file: ManifestFile, found: re.Match[str], group: str | int) -> Place:
+    """Where a value stands, without the blanks after it."""
+    start = found.start(group)
+    return file.place(start, start + len(found[group].rstrip(" \t")))
 
 
 def lmi(file: ManifestFile) -> Iterator[Invocation]:
@@ -54,7 +61,7 @@ def lmi(file: ManifestFile) -> Iterator[Invocation]:
     variables = [s["body"] for s in sections if s["name"] == "vars"]
     for number, (start, end) in enumerate(bodies or [(0, len(file.text))]):
         values = {
-            m["key"]: Word(m["value"].strip("\"'"), file.place(m.start("value"), m.end("value")))
+            m["key"]: Word(m["value"].rstrip(" \t").strip("\"'"), _written(file, m, "value"))
             for m in _LINE.finditer(file.text, start, end)
         }
         place = file.place(start)
@@ -102,9 +109,9 @@ def lmi(file: ManifestFile) -> Iterator[Invocation]:
 
 
 _PARAMETER = re.compile(
-    r"key\s*:\s*\"(?P<key>[^\"]+)\"\s*,?\s*value\s*:?\s*\{\s*string_value\s*:\s*\"(?P<value>[^\"]*)\"", re.S
+    r"key\s*:\s*\"(?P<key>[^\"]+)\"\s*(?:,\s*)?value\s*(?::\s*)?\{\s*string_value\s*:\s*\"(?P<value>[^\"]*)\"", re.S
 )
-_BACKEND = re.compile(r"^\s*backend\s*:\s*\"(?P<name>[^\"]+)\"", re.M)
+_BACKEND = re.compile(r"^[ \t]*backend\s*:\s*\"(?P<name>[^\"]+)\"", re.M)
 _NO_FLAG = ("model_name", "model", "gpt_model_type", "gpt_model_path", "engine_dir", "tokenizer_dir")
 _TRITON: Mapping[str, str] = {
     "tensor_parallel_size": "tensor-parallel-size",
@@ -174,7 +181,9 @@ def bentoml(file: ManifestFile) -> Iterator[Invocation]:
 
     try:
         arguments = tomli.loads(file.text)["tool"]["bentoml"]["build"]["args"]
-    except (tomli.TOMLDecodeError, KeyError, TypeError) as error:
+    except RecursionError:
+        raise ManifestError("it is nested too deeply", file.place(0)) from None
+    except (ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"it is not valid TOML: {error}", file.place(0)) from None
     if not isinstance(arguments, dict):
         return
@@ -184,8 +193,8 @@ def bentoml(file: ManifestFile) -> Iterator[Invocation]:
         value = arguments.get(key)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return None
-        line = re.compile(rf"^[ \t]*{key}[ \t]*=[ \t]*(.*?)[ \t]*$", re.M).search(file.text, at)
-        return Word(str(value), file.place(*line.span(1)) if line is not None else file.place(at))
+        line = re.compile(rf"^[ \t]*{key}[ \t]*=[ \t]*(.*)$", re.M).search(file.text, at)
+        return Word(str(value), _written(file, line, 1) if line is not None else file.place(at))
 
     model = word("model_id") or word("model")
     if model is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from servelint.launch.invocation import Invocation, Word
 from servelint.launch.manifest import ManifestError, ManifestFile
@@ -25,11 +25,10 @@ def read(file: ManifestFile) -> Iterator[Invocation]:
         container = recipes.docker_run(line)
         image: Word | None = None
         devices: Word | None = None
-        env = dict(assigned)
+        own: Mapping[str, Word] = {}
         words = line
         if container is not None:
             image, words, own, devices = container
-            env |= own
             inner = pods.opened(file, words)
             words = next((w for w in inner if starts(w)), words)
             if not (common.engine_named(image.text) or starts(words)):
@@ -45,7 +44,7 @@ def read(file: ManifestFile) -> Iterator[Invocation]:
             part=(f"line {line[0].place.line}",),
             image=image,
             commands=(words,) if words else (),
-            env=env,
+            env={**assigned, **own},
             files=dict(files),
             devices=devices,
             role=pods.role_in((words,)),
