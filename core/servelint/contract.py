@@ -552,6 +552,7 @@ def _ledger(made: Any) -> None:
     for name in ("stages", "ranks", "page_size"):
         _number(getattr(made, name), name, 1)
     _maybe(made.cache_bytes, "cache_bytes", 0)
+    _maybe(made.token_cap, "token_cap", 1)
     for held in made.reserves:
         _number(held.bytes, f"the reserve {held.name}", 0)
     if made.pool is not None:

@@ -84,7 +84,8 @@ class Engine(Value):
     command into a `Reading`: settings by key path of the spec, and what is wrong with them.
     ``unsupported(version, context)`` yields combinations that the engine certainly refuses at start on this model
     and device, each as the key path that decides, a message and its source; nothing for a release that nobody
-    looked at.
+    looked at. ``moved`` are releases, ascending: the oldest that was read, then those from which on some default is
+    another one.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Engine(Value):
     release_images: tuple[str, ...] = ()
     read: Callable[[Invocation, tuple[Word, ...], str | None], Reading] | None = None
     unsupported: Callable[[str | None, Context], Iterable[tuple[KeyPath, str, Source]]] | None = None
+    moved: tuple[str, ...] = ()
 
 
 class TraceRow(NamedTuple):

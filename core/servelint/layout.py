@@ -223,7 +223,7 @@ def _attention(layer: _Layer, mixer: Attention) -> list[Demand]:
         ),
         CacheIO(
             mixer.cache_elements,
-            cached_tokens(attended, mixer.chunk),
+            cached_tokens(mixer.window, mixer.chunk) if mixer.indexer is None else cached_tokens(top=attended),
             "kv_heads",
             Lineage("KV bytes read = cached tokens x elements per token x bytes per element", (cached,)),
             cache,
@@ -283,7 +283,7 @@ def _latent(layer: _Layer, block: Block, mixer: LatentAttention) -> list[Demand]
         ),
         CacheIO(
             mixer.cache_elements,
-            cached_tokens(top_k) if top_k else cached_tokens(),
+            cached_tokens(top=top_k),
             "replicated",
             Lineage("latent bytes read = cached tokens x latent elements x bytes per element", (latent,)),
             layer.formats.cache,
@@ -329,7 +329,7 @@ def _compressed(layer: _Layer, mixer: LatentAttention) -> list[Demand]:
     if mixer.stride:
         demands += [
             scored(pair / mixer.stride, attended_pairs(reach), "compressed entries", stride),
-            moved(mixer.cache_elements, cached_tokens(reach), "compressed entries read", stride, write=False),
+            moved(mixer.cache_elements, cached_tokens(top=reach), "compressed entries read", stride, write=False),
             moved(mixer.cache_elements, TOKENS, "compressed entries written", stride, write=True),
         ]
     return [*demands, *_index(layer, mixer.indexer)]

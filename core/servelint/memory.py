@@ -20,6 +20,9 @@ from servelint.layout import Formats
 from servelint.lineage import Input, Lineage, Source
 from servelint.values import Value
 
+LEAST_RUNTIME = 0.3 * 2**30
+"""What a device's runtime takes at least: the least in the start-up logs of docs/conventions.md is 0.31 GiB."""
+
 
 @frozen(eq=False, repr=False)
 class Weights(Value):
@@ -80,11 +83,56 @@ class State(Value):
 
 @frozen(eq=False, repr=False)
 class Reserve(Value):
-    """Bytes a device needs besides weights and KV cache: runtime context, graphs, workspace, draft."""
+    """Bytes a device needs besides weights and KV cache: runtime context, graphs, workspace, draft.
+
+    ``rough``: a size from logs of other deployments, not one that follows from this one's tensors.
+    """
 
     name: str
     bytes: float
     lineage: Lineage
+    rough: bool = False
+
+
+class PageGroup(NamedTuple):
+    """Layers that share one table of blocks; ``copies`` of such groups.
+
+    A block holds ``tokens`` of them. A sequence takes blocks for all of its tokens, with a ``window`` for no more
+    than that many and those of a step, and ``extra`` blocks besides; only those where the group ``grows`` not.
+    """
+
+    tokens: int
+    window: int = 0
+    extra: int = 0
+    grows: bool = True
+    copies: int = 1
+
+    def blocks(self, context: float, step: float) -> float:
+        """Blocks that one sequence takes; ``step`` are new tokens that a window has to hold besides."""
+        if not self.grows:
+            return self.extra
+        kept = min(context, self.window + step) if self.window else context
+        return math.ceil(kept / self.tokens) + self.extra
+
+
+@frozen(eq=False, repr=False)
+class PagePool(Value):
+    """Blocks of one size that layers of different kinds share, as an engine lays them out.
+
+    ``block_bytes`` are those of one block on a device of each stage, whatever its group: every group has room for
+    as many layers as the largest one. ``step_tokens``: new tokens of a step, which the engine adds to every window
+    when it asks whether a sequence fits. ``groups_share_blocks``: it reports the tokens that all blocks would hold if
+    every group grew alike, instead of sequences that fit times their length.
+    """
+
+    block_bytes: tuple[float, ...]
+    groups: tuple[PageGroup, ...]
+    step_tokens: int = 1
+    groups_share_blocks: bool = False
+
+    def blocks(self, context: float, step: float = 1) -> float:
+        """Blocks that one sequence takes in all groups."""
+        return sum(group.copies * group.blocks(context, step) for group in self.groups)
 
 
 BudgetKind = Literal["total", "static", "free"]
@@ -112,7 +160,9 @@ class MemoryLedger(Value):
     ``visible`` is what the runtime sees, ``budget`` the share of it that the engine is given, and
     ``budget_kind`` what that share is of. ``ranks`` replicas of
     the cache each serve their own sequences (data parallelism). ``cache_bytes`` is a declared size of the
-    KV cache that replaces what is left.
+    KV cache that replaces what is left, ``token_cap`` the most tokens that it is given. ``pool`` is how an engine
+    pages caches of different kinds together; without one each kind takes what it needs. ``asks_for_all_stages``:
+    the engine compares the longest sequence's cache of all stages with the memory of one.
     """
 
     weights: tuple[Weights, ...]
@@ -127,6 +177,9 @@ class MemoryLedger(Value):
     ranks: int = 1
     page_size: int = 1
     cache_bytes: float | None = None
+    token_cap: int | None = None
+    pool: PagePool | None = None
+    asks_for_all_stages: bool = False
 
     @cached_property
     def _distinct(self) -> tuple[int, ...]:
@@ -159,9 +212,17 @@ class MemoryLedger(Value):
 
     def cache_left(self, stage: int) -> float:
         """Bytes for KV cache and state on a device of a stage, at least 0."""
-        if self.cache_bytes is not None:
-            return self.cache_bytes
-        return max(self.fit(stage).left, 0.0)
+        room = max(self.fit(stage).left, 0.0) if self.cache_bytes is None else self.cache_bytes
+        if self.token_cap is None or not self.caches:
+            return room
+        return min(room, self._capped(self.token_cap, stage))
+
+    def _capped(self, tokens: int, stage: int) -> float:
+        """Bytes of a cache for so many tokens, whatever a window would leave out; state is not counted in tokens."""
+        if self.states:
+            return math.inf
+        each = sum(c.bytes_per_token * c.repeats[stage] for c in self.caches)
+        return tokens * each
 
     def paged(self, tokens: float) -> float:
         """Tokens rounded up to whole pages."""
@@ -169,9 +230,34 @@ class MemoryLedger(Value):
 
     def sequence_bytes(self, context: float, stage: int) -> float:
         """Bytes that one sequence of ``context`` tokens takes on a device of a stage."""
+        if self.pool is not None:
+            return self.pool.blocks(context) * self.pool.block_bytes[stage]
         tokens = self.paged(context)
         held = sum(c.bytes_on(stage, tokens) for c in self.caches)
         return held + sum(s.bytes * s.repeats[stage] for s in self.states)
+
+    def request_bytes(self, context: float, stage: int) -> float:
+        """Bytes that the engine asks for at start to serve one sequence of ``context`` tokens, on a stage."""
+        stages = range(self.stages) if self.asks_for_all_stages else (stage,)
+        if self.pool is not None:
+            blocks = self.pool.blocks(context, self.pool.step_tokens)
+            return blocks * sum(self.pool.block_bytes[s] for s in stages)
+        return sum(self.sequence_bytes(context, s) for s in stages)
+
+    def admits(self, context: float) -> bool:
+        """Whether the engine would start for sequences of ``context`` tokens, as it asks itself."""
+        # Guard against a last-bit shortfall of an exact fit.
+        return all(self.request_bytes(context, s) <= self.cache_left(s) * (1 + 1e-12) for s in self._distinct)
+
+    def longest_request(self, limit: int) -> int:
+        """The longest sequence of at most ``limit`` tokens that `admits` allows, to the token."""
+        if self.admits(limit):
+            return limit
+        low, high = 0, limit
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.admits(middle) else (low, middle)
+        return low
 
     def bytes_per_token(self, stage: int | None = None) -> float:
         """KV bytes of one more token on a device of a stage (of the fullest), before any window is full."""
@@ -194,17 +280,38 @@ class MemoryLedger(Value):
         return least
 
     def capacity_tokens(self, context: float) -> int:
-        """KV capacity of one rank in tokens.
+        """KV capacity of one rank in tokens, as the engine reports it.
 
         For full attention the tokens that fit; with windows or fixed state, sequences of ``context`` tokens
-        that fit (fractions counted) times ``context``, as engines report it.
+        that fit (fractions counted) times ``context``, or what the engine's `PagePool` says.
         """
+        if self.pool is not None:
+            return self._pooled_tokens(self.pool, context)
         least = math.inf
         for stage in self._distinct:
             each = self.sequence_bytes(context, stage)
             if each > 0:
                 least = min(least, self.cache_left(stage) / each * self.paged(context))
         return 10**12 if math.isinf(least) else int(least * (1 + 1e-12)) // self.page_size * self.page_size
+
+    def _pooled_tokens(self, pool: PagePool, context: float) -> int:
+        blocks = min(
+            int(self.cache_left(s) / size * (1 + 1e-12)) for s in self._distinct if (size := pool.block_bytes[s])
+        )
+        if pool.groups_share_blocks:
+            groups = sum(group.copies for group in pool.groups)
+            return blocks // groups * min(group.tokens for group in pool.groups if group.grows)
+        return int(blocks / pool.blocks(context, pool.step_tokens) * context)
+
+    @property
+    def firm(self) -> MemoryLedger:
+        """The ledger with the least that rough reserves take: what it has no room for, there is none for."""
+        rough = [r for r in self.reserves if r.rough]
+        if not rough:
+            return self
+        together = min(sum(r.bytes for r in rough), LEAST_RUNTIME)
+        least = evolve(rough[0], bytes=together)
+        return evolve(self, reserves=(*(r for r in self.reserves if not r.rough), least))
 
     def with_reserve(self, reserve: Reserve) -> MemoryLedger:
         """Return the ledger with one more reserve."""

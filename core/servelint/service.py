@@ -797,13 +797,14 @@ class Service:
     def _largest(self, holds: Callable[[Point], bool]) -> float:
         """Largest batch within the limit for which a condition holds, given that it holds up to some batch.
 
-        Whole sequences, or where arrivals have a rate a share of one; 0 when it holds nowhere.
+        Whole sequences, else a share of one: the part of the time that a sequence decodes where prompts take the
+        rest of it. 0 when it holds nowhere.
         """
         limit = self.batch_limit
         if limit < 1:
             return 0.0
         if not holds(self.point(1.0)):
-            return self._largest_share(holds) if self.open_loop else 0.0
+            return self._largest_share(holds)
         if holds(self.point(float(limit))):
             return float(limit)
         low, high = 1, limit

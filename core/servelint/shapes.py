@@ -145,12 +145,21 @@ SEQUENCES = Feature("sequences", lambda s: s.batch + s.prefill_sequences)
 OUTPUTS = Feature("output rows", lambda s: s.batch * s.new_tokens + s.prefill_sequences * s.prefill_outputs)
 
 
-def cached_tokens(window: int = 0, chunk: int = 0) -> Feature:
-    """Tokens read from the cache: all, the last ``window``, or the current ``chunk`` so far."""
+def cached_tokens(window: int = 0, chunk: int = 0, *, top: int = 0) -> Feature:
+    """Tokens read from the cache: all, those of a ``window`` that ends with the new one, the ``chunk`` so far, or
+    as many as an index chooses, ``top``."""
+    if top:
+        return Feature(
+            "cached tokens that are chosen",
+            lambda s: s.batch * minimum(s.context, top) + s.prefill_sequences * minimum(s.prefill_context, top),
+            (top,),
+        )
     if window:
         return Feature(
             "cached tokens in the window",
-            lambda s: s.batch * minimum(s.context, window) + s.prefill_sequences * minimum(s.prefill_context, window),
+            lambda s: (
+                s.batch * minimum(s.context, window - 1) + s.prefill_sequences * minimum(s.prefill_context, window - 1)
+            ),
             (window,),
         )
     if chunk:

@@ -25,8 +25,8 @@ from servelint.manager import Plugins
 DATA = Path(__file__).resolve().parents[1] / "data" / "facts" / "deployments.jsonl"
 
 NO_KEY = (
-    "enforce_eager", "dbo", "eplb", "lora", "all2all", "cuda_graph_max_bs", "cpu_offload_gb", "max_total_tokens",
-    "disaggregation", "dp_local", "kv_offload", "workload", "slo", "nodes", "pods_per_replica",
+    "dbo", "eplb", "lora", "all2all", "cpu_offload_gb", "disaggregation", "dp_local", "kv_offload", "workload", "slo",
+    "nodes", "pods_per_replica",
 )  # fmt: skip
 """Facts that no key of a spec holds as they stand, or that another fact holds already."""
 
@@ -922,6 +922,9 @@ PATHS = {
     "chunked_prefill": "policy.batching.chunked_prefill",
     "prefix_caching": "policy.kv_cache.prefix_reuse",
     "block_size": "policy.kv_cache.page_size",
+    "max_total_tokens": "policy.kv_cache.max_tokens",
+    "enforce_eager": "engine.enforce_eager",
+    "cuda_graph_max_bs": "engine.cuda_graph_max_batch",
     "replicas": "hardware.replicas",
     "gpus": "hardware.devices",
     "guided_backend": "policy.constrained_decoding.backend",

@@ -161,15 +161,13 @@ _EVERYTHING = ("attention", "mlp", "shared_experts", "routed_experts", "ssm", "l
 
 
 class CommunityFormats:
-    """A plugin with the formats of llama.cpp and ExLlamaV2 that rows are measured in."""
+    """A plugin with the formats of ExLlamaV2 that rows are measured in."""
 
     servelint_api = API_VERSION
 
     @hookimpl
     def servelint_formats(self) -> Iterator[Format]:
         """Yield them; the bits are averages over the file, tables and head included."""
-        gguf = ("ggml-org/llama.cpp, tools/quantize/README.md: Q4_K_M, 4.83 to 4.90 bits per weight",)
-        yield Format("q4_k_m", 4.83, 0.0, None, 32, _EVERYTHING, sources=gguf)
         for bits in (2.5, 3.0, 4.0):
             source = (f"turboderp/exllamav2, README: {bits} bits per weight on average",)
             yield Format(f"exl2-{bits}bpw", bits, 0.0, None, 32, _EVERYTHING, sources=source)

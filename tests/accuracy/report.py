@@ -12,9 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import behaviour
+import deployments
+import memory_logged
 import published
 from published import Score, UnmappedError
 
+import cases
 from servelint.composition import DEFAULT_COLLECTIVE_S, DEFAULT_EFFICIENCY, DEFAULT_LAUNCH_S
 from servelint.cost import Pricer
 from servelint.shapes import decode
@@ -124,6 +128,24 @@ def by_engine(scored: Scored) -> str:
     return by(scored, lambda s: (s.row.engine, PHASES[s.row.load]), ("engine", "phase"))
 
 
+def by_degree(scored: Scored) -> str:
+    """Held-out serving by tensor-parallel degree and by batch, over all its engines and accelerators."""
+    rows: list[list[str]] = []
+    kinds: list[tuple[str, Callable[[Score], object], tuple[int, ...]]] = [
+        ("tensor", lambda s: s.row.tp, (1, 2, 4, 8)),
+        ("batch", lambda s: s.row.batch, (4, 16, 64)),
+    ]
+    for name, key, values in kinds:
+        for value in values:
+            scores = scored.estimates(
+                lambda s, key=key, value=value: (  # type: ignore[misc]
+                    s.row.load == "closed" and not published.fitted(s.row) and key(s) == value
+                )
+            )
+            rows.append([f"{name} {value}", *errors(scores)])
+    return table(("serving", *ERROR_HEADER), rows)
+
+
 def constants(scored: Scored) -> str:
     """Medians of the component facts beside the constants that stand for them."""
     components = published.read_components()
@@ -183,6 +205,13 @@ def launches(scored: Scored) -> str:
     return table(("model", "bound, ms", "estimate, ms", "of it kernels' own time"), rows)
 
 
+def imported(scored: Scored) -> str:
+    """What `servelint import` reads of published deployments; the rows are others than those that are priced."""
+    return deployments.table(deployments.read_all())
+
+
+LOGGED_HEADER = ("record", "figure", "servelint", "logged", "error", "why, where it is off")
+
 TABLES: dict[str, Callable[[Scored], str]] = {
     "coverage": coverage,
     "bounds": bounds,
@@ -191,6 +220,23 @@ TABLES: dict[str, Callable[[Scored], str]] = {
     "engines": by_engine,
     "constants": constants,
     "launches": launches,
+    "degrees": by_degree,
+    "deployments": imported,
+    "behavior-summary": lambda _: table(("", "number"), behaviour.summary_rows()),
+    "behavior": lambda _: table(
+        ("case", "figure", "arms", "estimated ratio", "observed", "right direction"), behaviour.rows()
+    ),
+    "behavior-missing": lambda _: table(("case", "why it is not compared"), behaviour.missing_rows()),
+    "memory-summary": lambda _: table(
+        ("figures", "number", "median error", "median absolute", "worst"), memory_logged.summary_rows()
+    ),
+    "memory-given": lambda _: table(LOGGED_HEADER, memory_logged.given_rows()),
+    "memory-alone": lambda _: table(LOGGED_HEADER, memory_logged.alone_rows()),
+    "cases-summary": lambda _: table(
+        ("kind", "expected", "cases", "hold", "share", "the others"), cases.summary_rows()
+    ),
+    "cases": lambda _: table(("case", "about", "expected", "found", "verdict", "why not"), cases.case_rows()),
+    "memory-missing": lambda _: table(("record", "why it is not compared"), memory_logged.missing_rows()),
 }
 
 

@@ -32,7 +32,7 @@ KEYS = {
     "hardware.power": "per_device per_node per_rack nodes_per_rack",
     "hardware.price": "per_device_hour currency date",
     "model": "id config max_model_len weights_bytes override",
-    "engine": "name version image args args_from env attention_backend",
+    "engine": "name version image args args_from env attention_backend enforce_eager cuda_graph_max_batch",
     "engine.args_from": "file container service path",
     "workload": "prompt_tokens output_tokens trace rate arrival_cv concurrency prefix_hit images_per_prompt "
     "encoder_tokens growth name",
@@ -46,7 +46,7 @@ KEYS = {
     "policy.parallelism": "tensor pipeline expert data attention_data context pipeline_layers",
     "policy.quantization": "weights kv_cache activations covers group_size",
     "policy.batching": "max_sequences max_batched_tokens chunked_prefill prefill_chunk admission parallel_samples",
-    "policy.kv_cache": "memory_utilization memory_bytes page_size prefix_reuse offload",
+    "policy.kv_cache": "memory_utilization memory_bytes max_tokens page_size prefix_reuse offload",
     "policy.speculation": "method tokens acceptance acceptance_length draft_model draft_tensor",
     "policy.constrained_decoding": "backend share schemas cache_hit compile mask overlap jump_forward cache_key",
     "policy.disaggregation": "prefill decode transfer",

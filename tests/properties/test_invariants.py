@@ -323,7 +323,7 @@ def test_closed_form_of_a_dense_model(d: Dims, batch: int, context: int, q: int,
     if kind == "full":
         read, pairs = context, sum(context + i + 1 for i in range(q))
     elif kind == "sliding":
-        read, pairs = min(context, span), sum(min(context + i + 1, span) for i in range(q))
+        read, pairs = min(context, span - 1), sum(min(context + i + 1, span) for i in range(q))
     else:
         read, pairs = context % span, sum((context + i) % span + 1 for i in range(q))
     t = d.tensor

@@ -12,7 +12,7 @@ from servelint.formats import Format
 from servelint.layout import Formats
 from servelint.lineage import Lineage
 from servelint.manager import Plugins
-from servelint.memory import Cache, MemoryLedger, PageGroup, PagePool, Reserve, State, Weights, lay
+from servelint.memory import LEAST_RUNTIME, Cache, MemoryLedger, PageGroup, PagePool, Reserve, State, Weights, lay
 from servelint.testing import compose, samples
 
 NOTE = Lineage("given")
@@ -219,3 +219,39 @@ def test_an_engine_may_ask_for_all_stages_at_once() -> None:
     assert asking.sequence_bytes(10, 0) == 80.0
     pooled = evolve(asking, pool=pool(PageGroup(1), size=(8.0, 4.0)))
     assert pooled.request_bytes(10, 1) == 120.0
+
+
+def test_a_start_is_granted_by_what_is_asked_for() -> None:
+    # 540 bytes for blocks of 10: a window of 10 tokens with a step of 30 besides, where a running sequence takes one.
+    group = PageGroup(1, window=10)
+    held = evolve(ledger(weights(180)), pool=PagePool((10.0,), (group,), step_tokens=50))
+    assert held.resident_per_rank(1000) >= 1
+    assert not held.admits(1000)
+    assert held.longest_request(1000) == 54
+    assert held.admits(54)
+    assert held.longest_request(20) == 20
+    staged = ledger(weights(350, (1, 1)), caches=(cache(1.0, (4, 2)),), stages=2)
+    assert staged.longest_request(1000) == 25
+    assert evolve(staged, asks_for_all_stages=True).longest_request(1000) == 16
+
+
+def test_a_cache_holds_no_more_tokens_than_its_cap() -> None:
+    held = ledger(caches=(cache(1.0, (3,)),))
+    assert held.capacity_tokens(10) == 150
+    assert evolve(held, token_cap=40).capacity_tokens(10) == 40
+    assert evolve(held, token_cap=40).cache_left(0) == 240.0
+    assert evolve(held, token_cap=400).capacity_tokens(10) == 150
+    assert evolve(held, token_cap=40, cache_bytes=60.0).capacity_tokens(10) == 10
+    # What is not counted in tokens has no cap.
+    state = State("s", 5.0, (1,), NOTE)
+    assert evolve(held, states=(state,), token_cap=40).cache_left(0) == 900.0
+
+
+def test_rough_reserves_count_for_the_least_that_was_seen() -> None:
+    rough = Reserve("runtime", 2.0 * LEAST_RUNTIME, NOTE, rough=True)
+    held = ledger(weights(100)).with_reserve(Reserve("draft", 60.0, NOTE)).with_reserve(rough)
+    assert held.firm.fit(0).reserves == 60.0 + LEAST_RUNTIME
+    small = ledger().with_reserve(evolve(rough, bytes=5.0)).with_reserve(evolve(rough, bytes=2.0))
+    assert small.firm.fit(0).reserves == 7.0
+    plain = ledger(weights(100))
+    assert plain.firm is plain

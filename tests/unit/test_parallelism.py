@@ -17,7 +17,13 @@ from servelint.resources import CacheIO, Collective, Matmul, WeightRead
 from servelint.shapes import StepShape, decode, prefill
 from servelint.testing import compose, samples
 from servelint_plugins.policies import parallelism
-from servelint_plugins.policies.parallelism import Parallelism, devices, reached_share, stage_layers
+from servelint_plugins.policies.parallelism import (
+    Parallelism,
+    _distinct_remote,
+    devices,
+    reached_share,
+    stage_layers,
+)
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, DIM, WIDTH, VOCABULARY = 1024, 8, 16, 4, 64, 4096, 32_000
 STEP = decode(8.0, 1000.0)
@@ -304,3 +310,11 @@ def test_tables_and_towers_stand_where_they_are_used(plugins: Plugins) -> None:
     assert repeats["final_norm"] == (0, 1)
     untied = {w.name: w.repeats for w in composed(plugins, dense(), pipeline=2).memory.weights}
     assert (untied["embed_tokens"], untied["lm_head"]) == ((1, 0), (0, 1))
+
+
+def test_no_token_travels_to_more_groups_than_it_has_experts() -> None:
+    assert _distinct_remote(Experts(8, 2), 4) == pytest.approx(3 * (1 - 6 * 5 / (8 * 7)))
+    # Sixteen groups, eight of which hold an expert: two are reached, one in sixteen of them is the token's own.
+    assert _distinct_remote(Experts(8, 2), 16) == pytest.approx(2 * 15 / 16)
+    for groups in range(2, 40):
+        assert _distinct_remote(Experts(10, 3), groups) <= 3

@@ -232,6 +232,20 @@ def test_tpot_spreads_over_requests() -> None:
     assert point.tpot("p99") == pytest.approx(point.plain_s + (share + spread_99) * 1000 * PROMPT, rel=1e-4)
 
 
+def test_users_whose_prompts_take_longer_than_their_answers_decode_for_a_share_of_the_time() -> None:
+    scheduler = Scheduler(max_batched_tokens=1024, chunk_tokens=1024)
+    closed = Service(composed(scheduler), mix(100_000, 10), open_loop=False)
+    assert closed.point(1.0).saturated
+    fullest = closed.fullest
+    assert fullest is not None
+    assert not fullest.saturated
+    # A tenth of a request for each decoding sequence a step, and all that the budget has goes to prompts.
+    assert fullest.batch == pytest.approx(1023 * 10 / 100_000, rel=0.02)
+    opened = Service(composed(scheduler), mix(100_000, 10)).fullest
+    assert opened is not None
+    assert fullest.rate == pytest.approx(opened.rate, rel=0.01)
+
+
 def test_a_lone_user_waits_for_nobodys_prefill() -> None:
     scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=8192)
     closed = Service(composed(scheduler), mix(4000, 20), open_loop=False)

@@ -50,7 +50,10 @@ def test_pairs_are_those_of_the_causal_mask(past: int, new: int, span: int, kind
 
 
 def test_cached_tokens_stop_at_a_window_and_start_again_with_a_chunk() -> None:
-    assert [cached_tokens(window=128).count(decode(2.0, s)) for s in (64.0, 128.0, 9000.0)] == [128, 256, 256]
+    assert [cached_tokens(window=128).count(decode(2.0, s)) for s in (64.0, 128.0, 9000.0)] == [128, 254, 254]
+    assert [cached_tokens(top=128).count(decode(2.0, s)) for s in (64.0, 128.0, 9000.0)] == [128, 256, 256]
+    # A new token is the last of its own window, and is not read back.
+    assert cached_tokens(window=1).count(decode(2.0, 64.0)) == 0
     assert [cached_tokens(chunk=128).count(decode(2.0, s)) for s in (64.0, 128.0, 130.0)] == [128, 0, 4]
 
 

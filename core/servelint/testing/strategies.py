@@ -393,6 +393,7 @@ def policy_strategies(plugins: Plugins, layers: int = 1, *, extreme: bool = Fals
         "kv_cache": {
             "memory_utilization": plain_floats(0.3, 1.0),
             "memory_bytes": plain_floats(1e8, 1e12),
+            "max_tokens": st.integers(1, 10_000_000),
             "page_size": st.sampled_from((1, 16, 64, 256)),
         },
         "speculation": {

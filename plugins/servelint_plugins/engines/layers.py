@@ -6,7 +6,7 @@ beside a command, and what of all that was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from servelint.errors import ManifestError
@@ -55,6 +55,13 @@ class Layers:
             counts = given.flag.kind == "int" and given.value < 1
             if given.flag.path and not counts:
                 self.set(name, given.flag.path)
+
+    def largest(self, names: Iterable[str]) -> None:
+        """Let flags that give or list the sizes of captured steps set the largest one."""
+        for name in names:
+            given = self.get(name)
+            if given is not None and given.largest:
+                self.set(name, ("engine", "cuda_graph_max_batch"), given.largest)
 
     def trouble(self, kind: Kind, name: str, message: str, help_: str = "") -> None:
         """Say what is wrong with a flag that was given, at its value."""

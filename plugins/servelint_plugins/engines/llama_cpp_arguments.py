@@ -160,6 +160,10 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
     _devices(flags, invocation)
     _cache(flags)
     _speculation(flags)
+    switch = invocation.env.get("GGML_CUDA_DISABLE_GRAPHS")
+    if switch is not None and switch.text not in ("", "0") and not switch.unresolved:
+        eager = ("engine", "enforce_eager")
+        flags.settings[eager] = Setting(eager, True, switch.place, "GGML_CUDA_DISABLE_GRAPHS", switch.note)
     return flags.reading(table())
 
 
@@ -206,7 +210,10 @@ def _slots(flags: Layers, number: int | None) -> None:
         flags.set("kv-unified-per-slot", ("model", "max_model_len"))
     elif context > 0:
         note = "" if shared or slots == 1 else f"{context} over {slots} slots"
-        flags.set("ctx-size", ("model", "max_model_len"), context if shared else max(context // slots, 1), note)
+        path = ("model", "max_model_len")
+        flags.set("ctx-size", path, context if shared else max(context // slots, 1), note)
+        if path in flags.settings:
+            flags.settings[path] = flags.settings[path]._replace(written=context, slots=slots)
 
 
 def _batches(flags: Layers) -> None:

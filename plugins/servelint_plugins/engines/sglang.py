@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from servelint.plugin import Context, Default, Engine, LatentAttention, Source
+from attrs import evolve
+
+from servelint.formats import Format
+from servelint.memory import Weights
+from servelint.plugin import Context, Default, Engine, Input, LatentAttention, Lineage, MemoryLedger, Source
 
 if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
@@ -20,13 +24,25 @@ if TYPE_CHECKING:
 GIB = 2**30
 MIB = 2**20
 FILE = "sgl-project/sglang python/sglang/srt/server_args.py"
+RUNNER = "sgl-project/sglang python/sglang/srt/model_executor/model_runner.py"
 ASSUMED = (0, 5, 23)
+LEAST_CAPABILITY = (7, 5)
 PLAIN_VIT_PARAMS = 12 * 24 * 1024**2
 """Parameters of the vision tower that the correction of the static share takes as its unit (ViT-L/14)."""
+
+LOADED_SCALES = (0, 5, 14), (0, 5, 17)
+"""Releases whose MXFP4 experts keep the scales as they were loaded beside those that the kernels read. Their sources
+were read without a release's name; where that began and ended was not found, and these are of the months between."""
+MARLIN = "sgl-project/sglang python/sglang/srt/layers/quantization/mxfp4_marlin_moe.py"
+SCALED = 32
+"""Elements of MXFP4 that share a scale."""
 
 TEXT_ONLY = ("gemma3", "llama4", "step3_vl")
 """Model types that are served without their vision tower unless ``--enable-multimodal`` asks for it: sgl-project/sglang
 python/sglang/srt/configs/model_config.py, mm_disabled_models."""
+
+
+WIDE, LOADED = Format("bf16", 16), Format("fp32", 32)
 
 
 def _release(version: str | None) -> tuple[int, ...]:
@@ -73,6 +89,7 @@ class _Shape:
         policies = context.deployment.policies
         degrees, batching = policies.get("parallelism"), policies.get("batching")
         self.visible = context.accelerator.usable_memory[0]
+        self.graphs = context.deployment.engine.cuda_graph_max_batch
         self.pipeline = getattr(degrees, "pipeline", None) or 1
         self.attention = getattr(degrees, "attention_data", None) or 1
         others = self.pipeline * (getattr(degrees, "data", None) or 1)
@@ -115,7 +132,7 @@ def _reserve_by_class(shape: _Shape) -> float:
 
 def _reserve_by_tokens(shape: _Shape, numbers: tuple[int, ...]) -> float:
     """Bytes outside the static share from 0.5.3: activations of a prompt chunk, graphs, a term for the degrees."""
-    graphs = _graph_batch(shape.visible, shape.tensor, numbers)
+    graphs = shape.graphs or _graph_batch(shape.visible, shape.tensor, numbers)
     mib = 512 + 1.5 * max(shape.chunk or shape.prompts, 2048) + graphs * 2
     mib += shape.tensor * shape.pipeline / 8 * 1024
     if shape.attention > 1:
@@ -177,16 +194,55 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
     return {"runtime and graphs": Default(1 * GIB, "runtime context, graphs, communication buffers", source)}
 
 
+def laid(version: str | None, ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Return the ledger with what kernels of compute capability 9 hold beside, or otherwise than, the checkpoint.
+
+    The first output projection of DeepSeek-V4 in 16 bit, unless `SGLANG_OPT_FP8_WO_A_GEMM` asks otherwise
+    (sgl-project/sglang#28983). MXFP4 experts have no kernel of their own: the weights are repacked for Marlin, and
+    between `LOADED_SCALES` the scales of the loader, in fp32, stay beside the repacked ones.
+    """
+    if not (context.accelerator.compute_capability or "").startswith("9."):
+        return ledger
+    first, last = LOADED_SCALES
+    scales: list[Weights] = []
+
+    def held(entry: Weights) -> Weights:
+        if entry.tensor.name == "o_a_proj" and entry.format.bits < 16:
+            return evolve(entry, format=WIDE)
+        if first <= numbers <= last and entry.tensor.role == "routed_experts" and entry.format.name == "mxfp4":
+            params = Input("params", entry.params, "", Source("model", context.architecture.id, entry.tensor.name))
+            shared = Input("params of a scale", SCALED, "", Source("engine", MARLIN, "w13_weight_scale_inv"))
+            why = Lineage("scales as loaded = params / 32 x 4 B", (params, shared))
+            name = f"{entry.name} scales as loaded"
+            scales.append(evolve(entry, name=name, params=entry.params / SCALED, format=LOADED, lineage=why))
+        return entry
+
+    numbers = _release(version)
+    changed = ledger.mapped(weights=held)
+    return evolve(changed, weights=(*changed.weights, *scales))
+
+
+def _numbers_of(text: str | None) -> tuple[int, ...]:
+    return tuple(int(n) for n in (text or "").split(".") if n.isdecimal())
+
+
 def unsupported(version: str | None, context: Context) -> Iterator[tuple[KeyPath, str, Source]]:
     """Yield what the server's checks refuse, for the releases in which they were read.
 
-    Drafts with pipeline stages (from 0.5.23 a variable allows them), and prompt chunks that end within a page.
+    Drafts with pipeline stages (from 0.5.23 a variable allows them), prompt chunks that end within a page, and from
+    0.5.7 devices below compute capability 7.5.
     """
     numbers = _release(version) if version is not None else ()
     if not (0, 4, 6) <= numbers <= ASSUMED:
         return
     degrees, batching, cache = (context.config(name) for name in ("parallelism", "batching", "kv_cache"))
     speculation = context.config("speculation")
+    capability = _numbers_of(context.accelerator.compute_capability)
+    if capability and capability < LEAST_CAPABILITY and numbers >= (0, 5, 7):
+        message = (
+            f"compute capability 7.5 is the least, and {context.accelerator.name} has {capability[0]}.{capability[1]}"
+        )
+        yield ("hardware", "accelerator"), message, Source("engine", RUNNER, "load_model")
     if degrees.p > 1 and speculation.active and numbers <= (0, 5, 20):
         message = f"speculative decoding does not go with {degrees.p} pipeline stages in SGLang {version}"
         yield ("policy", "speculation", "method"), message, Source("engine", FILE, "check_server_args")
@@ -211,9 +267,11 @@ ENGINE = Engine(
     reserve_bytes,
     sources=("sgl-project/sglang",),
     budget_kind="static",
+    caches=laid,
     starts=(("sglang.launch_server",), ("sglang", "serve"), ("dynamo.sglang",)),
     images=("sglang", "sgl-dev"),
     release_images=("lmsysorg/sglang",),
     read=_read,
     unsupported=unsupported,
+    moved=("0.4.3", "0.4.9", "0.5.3", "0.5.5", "0.5.12", "0.5.16", "0.5.20"),
 )

@@ -102,6 +102,7 @@ class _Reader:
         self._formats()
         self._cache()
         self._speculation()
+        self._graphs()
         self.flags.one_device(self.invocation, "--tp-size")
         return self.flags.reading(table())
 
@@ -182,6 +183,12 @@ class _Reader:
             flags.set("hicache-storage-backend", (*CACHE, "offload"))
         elif flags.value("enable-hierarchical-cache"):
             flags.set("enable-hierarchical-cache", (*CACHE, "offload"), "host memory")
+
+    def _graphs(self) -> None:
+        for name in ("disable-cuda-graph", "disable-decode-cuda-graph"):
+            if self.flags.value(name):
+                self.flags.set(name, ("engine", "enforce_eager"), True)
+        self.flags.largest(("cuda-graph-bs", "cuda-graph-bs-decode", "cuda-graph-max-bs", "cuda-graph-max-bs-decode"))
 
     def _speculation(self) -> None:
         flags, name = self.flags, "speculative-algorithm"

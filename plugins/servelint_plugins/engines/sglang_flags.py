@@ -632,6 +632,7 @@ _PATHS: dict[str, KeyPath] = {
     "dcp-size": ("policy", "parallelism", "context"),
     "ep-num-redundant-experts": ("policy", "moe", "redundant_experts"),
     "max-prefill-tokens": ("policy", "batching", "max_batched_tokens"),
+    "max-total-tokens": ("policy", "kv_cache", "max_tokens"),
     "mem-fraction-static": ("policy", "kv_cache", "memory_utilization"),
     "model-path": ("model", "id"),
     "page-size": ("policy", "kv_cache", "page_size"),

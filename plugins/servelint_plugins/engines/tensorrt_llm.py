@@ -1,8 +1,8 @@
 """TensorRT-LLM: the defaults of its LLM API that decide memory and batching; how its server is started.
 
 Sources: tensorrt_llm/llmapi/llm_args.py and tensorrt_llm/commands/serve.py of NVIDIA/TensorRT-LLM, the same from
-0.20 to 1.3; tensorrt_llm/_torch/pyexecutor/_util.py: the pool takes its share of what a trial step of
-max_num_tokens leaves free.
+0.20 to 1.3, and examples/llama/build.py for builds before 0.11; tensorrt_llm/_torch/pyexecutor/_util.py: the pool
+takes its share of what a trial step of max_num_tokens leaves free.
 """
 
 from __future__ import annotations
@@ -16,20 +16,38 @@ if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
 
 GIB = 2**30
+BUILT = (0, 11)
+"""From here an engine is built for 8,192 tokens a step; before, for the longest prompt of every sequence at once."""
+BUILD = "NVIDIA/TensorRT-LLM examples/llama/build.py"
+INPUT, BATCH = 2048, 8
+"""Defaults of the builds of 2023: the longest prompt, and sequences."""
 FILE = "NVIDIA/TensorRT-LLM tensorrt_llm/llmapi/llm_args.py"
 
 
 def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], Default]:
-    """Prompts are not chunked unless asked for; pages of 32 tokens with reuse; who is admitted can finish."""
+    """Prompts are not chunked unless asked for; pages of 32 tokens with reuse; who is admitted can finish.
+
+    Before 0.11 an engine is built for the longest prompt of every sequence at once, and its buffers are as large.
+    """
     note = "TensorRT-LLM default" if version else "TensorRT-LLM default, version not declared"
+    sequences, tokens, file = 2048, 8192, FILE
+    if version is not None:
+        from servelint.launch.flags import release
+
+        if () < release(version) < BUILT:
+            sequences, file = BATCH, BUILD
+            longest = context.deployment.model.max_model_len or context.architecture.max_position
+            declared = getattr(context.deployment.policies.get("batching"), "max_sequences", None)
+            tokens = (declared or BATCH) * min(INPUT, longest)
+            note += ", prompts of 2,048 tokens in every sequence"
     return {
         ("kv_cache", "memory_utilization"): Default(
             0.9, f"{note}, of what is free after weights", Source("engine", FILE, "free_gpu_memory_fraction")
         ),
         ("kv_cache", "page_size"): Default(32, note, Source("engine", FILE, "tokens_per_block")),
         ("kv_cache", "prefix_reuse"): Default(True, note, Source("engine", FILE, "enable_block_reuse")),
-        ("batching", "max_sequences"): Default(2048, note, Source("engine", FILE, "max_batch_size")),
-        ("batching", "max_batched_tokens"): Default(8192, note, Source("engine", FILE, "max_num_tokens")),
+        ("batching", "max_sequences"): Default(sequences, note, Source("engine", file, "max_batch_size")),
+        ("batching", "max_batched_tokens"): Default(tokens, note, Source("engine", file, "max_num_tokens")),
         ("batching", "chunked_prefill"): Default(False, note, Source("engine", FILE, "enable_chunked_prefill")),
     }
 

@@ -270,6 +270,7 @@ class _Reader:
         if isinstance(self._value("attn_backend"), str):
             self._set(("attn_backend",), ("engine", "attention_backend"))
         self._cache()
+        self._graphs()
         self._speculation()
         self._quantization()
         policy = self._value("scheduler_config", "capacity_scheduler_policy")
@@ -322,11 +323,31 @@ class _Reader:
         most = number(self._node(home, "max_gpu_total_bytes"))
         if most:
             self._set((home, "max_gpu_total_bytes"), (*CACHE, "memory_bytes"), most)
+        tokens = number(self._node(home, "max_tokens"))
+        if isinstance(tokens, int) and tokens > 0:
+            self._set((home, "max_tokens"), (*CACHE, "max_tokens"))
         if number(self._node(home, "host_cache_size")):
             self._set((home, "host_cache_size"), (*CACHE, "offload"), "host memory")
         cache = CACHE_FORMATS.get(str(self._value(home, "dtype")).lower())
         if cache is not None:
             self._set((home, "dtype"), (*QUANTIZATION, "kv_cache"), cache)
+
+    def _graphs(self) -> None:
+        home, eager = "cuda_graph_config", ("engine", "enforce_eager")
+        node = self._node(home)
+        if node is not None and node.kind == "scalar" and node.value is None:
+            self._set((home,), eager, True, "no configuration")
+        if self._value("use_cuda_graph") is False:
+            self._set(("use_cuda_graph",), eager, True)
+        listed = self._node(home, "batch_sizes")
+        sizes = listed.plain() if listed is not None and listed.kind == "sequence" else []
+        for at, value in (
+            ((home, "batch_sizes"), max((size for size in sizes if isinstance(size, int)), default=None)),
+            ((home, "max_batch_size"), number(self._node(home, "max_batch_size"))),
+            (("cuda_graph_max_batch_size",), number(self._node("cuda_graph_max_batch_size"))),
+        ):
+            if isinstance(value, int) and value > 0:
+                self._set(at, ("engine", "cuda_graph_max_batch"), value)
 
     def _speculation(self) -> None:
         home = "speculative_config"

@@ -130,6 +130,10 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
     _sequences(flags)
     _memory(flags, invocation, version)
     _formats(flags)
+    graphs = flags.get("cuda-graphs")
+    if graphs is not None and graphs.largest == 0:
+        flags.set("cuda-graphs", ("engine", "enforce_eager"), True)
+    flags.largest(("cuda-graphs",))
     if (flags.value("speculate") or 0) > 0:
         model = str(flags.value("model-id") or "").lower()
         method = "eagle" if "medusa" in model or "accelerator" in model else "ngram"

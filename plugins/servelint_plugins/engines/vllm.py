@@ -10,7 +10,20 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from servelint.plugin import Attention, Context, Default, Engine, LatentAttention, LinearState, MemoryLedger, Source
+from attrs import evolve
+
+from servelint.memory import Weights
+from servelint.plugin import (
+    Attention,
+    Context,
+    Default,
+    Engine,
+    Input,
+    LatentAttention,
+    LinearState,
+    MemoryLedger,
+    Source,
+)
 
 if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
@@ -18,11 +31,12 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 ASSUMED_VERSION = (0, 11)
-CHECKED_VERSION = (0, 24)
-"""The newest minor release whose sources were read; nothing is refused in the name of a newer one."""
+CHECKED_VERSION = (0, 26)
+"""The newest minor release whose checks at start were read; nothing is refused in the name of a newer one."""
 
 ARGUMENTS = "vllm/engine/arg_utils.py"
 CACHE = "vllm/config/cache.py"
+MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
 SCHEDULER = "vllm/config/scheduler.py"
 TPU_TOKENS = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
 RUNTIME = 0.5 * GIB
@@ -152,8 +166,8 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
     size = RUNTIME + BUFFERS if several else RUNTIME
     found = {"runtime": Default(size, reason, _source(file, "non_torch_memory"))}
     if any(tensor.role == "vision" for tensor in context.architecture.extras):
-        found["vision profile"] = Default(VISION, "images of the profile run, from start-up logs", _source(file, "peak"))
-    if parse_version(version) >= (0, 21) and _capability(context):
+        found["vision profile"] = Default(VISION, "images of the profile run, from logs", _source(file, "peak"))
+    if parse_version(version) >= (0, 21) and _capability(context) and not context.deployment.engine.enforce_eager:
         stages = getattr(context.config("parallelism"), "pipeline", None) or 1
         graphs = GRAPHS + LAYER_GRAPHS * -(-context.architecture.num_layers // stages)
         reason = "estimate of the captured graphs by layers, from start-up logs"
@@ -162,7 +176,8 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
 
 
 def caches(version: str | None, ledger: MemoryLedger, context: Context) -> MemoryLedger:
-    """Page windows and recurrent state with the rest of the cache, as the release does and reports it."""
+    """Page windows and recurrent state with the rest of the cache, as the release does and reports it; pad experts."""
+    ledger = _padded(ledger, context)
     plain = not ledger.states and not any(cache.held for cache in ledger.caches)
     if plain and ledger.stages == 1:
         return ledger
@@ -172,6 +187,36 @@ def caches(version: str | None, ledger: MemoryLedger, context: Context) -> Memor
     # What no release is known to log is reported as the newest does: as what fits.
     logs = _numbers(version) or vllm_caches.LOGS_REQUESTS
     return vllm_caches.caches((0, 7) if _older_core(numbers, context) else numbers, logs, ledger, context)
+
+
+def _padded(ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Hold MXFP4 experts as Marlin wants them below compute capability 9: the model's width in 256s, theirs in 128s.
+
+    Source: vllm/model_executor/layers/quantization/mxfp4.py, `Mxfp4Backend.MARLIN`.
+    """
+    capability = _capability(context)
+    if not capability or capability >= (9, 0):
+        return ledger
+    hidden = context.architecture.hidden_size
+
+    def padded(entry: Weights) -> Weights:
+        block = context.block(entry.block)
+        experts = block.experts if block is not None else None
+        if experts is None or entry.tensor.role != "routed_experts" or entry.format.name != "mxfp4":
+            return entry
+        sides = 2 if "up" in entry.tensor.name else 1
+        inner = entry.tensor.params / experts.count / hidden / sides
+        # A device holds all of some experts, or a part of each.
+        part = inner if ranks > 1 else inner * entry.params / entry.tensor.params
+        factor = -(-hidden // 256) * 256 / hidden * (-(-part // 128) * 128 / part)
+        if factor == 1:
+            return entry
+        widths = Input("factor of the padded widths", factor, "", _source(MXFP4, "round_up"))
+        lineage = entry.lineage.rewritten("vllm", "widths padded for the kernel", widths)
+        return evolve(entry, params=entry.params * factor, lineage=lineage)
+
+    ranks = getattr(context.config("parallelism"), "expert", None) or 1
+    return ledger.mapped(weights=padded)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:
@@ -221,4 +266,5 @@ ENGINE = Engine(
     release_images=("vllm/vllm-openai",),
     read=read,
     unsupported=unsupported,
+    moved=("0.6.6", "0.8.0", "0.9.0", "0.10.1", "0.11.0", "0.11.2", "0.21.0"),
 )

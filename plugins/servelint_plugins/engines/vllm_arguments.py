@@ -91,6 +91,10 @@ SEQUENCES: KeyPath = ("policy", "batching", "max_sequences")
 REUSE: KeyPath = ("policy", "kv_cache", "prefix_reuse")
 OFFLOAD: KeyPath = ("policy", "kv_cache", "offload")
 BACKEND: KeyPath = ("engine", "attention_backend")
+EAGER: KeyPath = ("engine", "enforce_eager")
+LARGEST: KeyPath = ("engine", "cuda_graph_max_batch")
+SIZES = ("max-cudagraph-capture-size", "cudagraph-capture-sizes", "cuda-graph-sizes")
+"""Flags that give the largest captured step, or list the sizes."""
 MODEL: KeyPath = ("model", "id")
 
 
@@ -148,6 +152,7 @@ class _Reader:
         self._speculation()
         self._cache()
         self._attention_backend()
+        self._graphs()
         self._values()
         self._combinations()
         self._engine_core()
@@ -325,6 +330,23 @@ class _Reader:
         environment = self.invocation.env.get("VLLM_ATTENTION_BACKEND")
         if environment is not None and environment.text and not environment.unresolved and BACKEND not in self.settings:
             self.settings[BACKEND] = Setting(BACKEND, environment.text, environment.place, "VLLM_ATTENTION_BACKEND")
+
+    def _graphs(self) -> None:
+        compiled = self._object("compilation-config")
+        if self._value("enforce-eager") is not None:
+            self._set("enforce-eager", EAGER, self._value("enforce-eager"))
+        if str(compiled.get("cudagraph_mode") or "").upper() == "NONE":
+            self._set("compilation-config", EAGER, True, "no mode")
+        sizes = compiled.get("cudagraph_capture_sizes")
+        listed = [size for size in sizes if isinstance(size, int)] if isinstance(sizes, list) else []
+        largest = compiled.get("max_cudagraph_capture_size") or max(listed, default=0)
+        if isinstance(largest, int) and largest > 0:
+            self._set("compilation-config", LARGEST, largest)
+        for name in SIZES:
+            self.asked.add(name)
+            given = self.given.get(name)
+            if given is not None and given.largest:
+                self._set(name, LARGEST, given.largest)
 
     def _values(self) -> None:
         """Values that the parser of this release refuses."""

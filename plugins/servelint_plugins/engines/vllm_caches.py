@@ -47,7 +47,8 @@ class _Kind(NamedTuple):
     layers: tuple[int, ...]
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
+        """Layers of all stages."""
         return sum(self.layers)
 
 
@@ -118,7 +119,7 @@ def _grouped(
     if state:
         page = max(page, page * ceil(state / (page * whole)))
     size = max(k.token_bytes for k in kinds) * page
-    layers = [(kind.count, kind.layers) for kind in kinds]
+    layers = [(kind.total, kind.layers) for kind in kinds]
     if state:
         layers.append((sum(sum(s.repeats) for s in ledger.states), _by_stage(ledger)))
     group = _group_size(numbers, [count for count, _ in layers])
@@ -150,9 +151,9 @@ def _attention_group(kind: _Kind, count: int, page: int, size: float) -> PageGro
     ratio = size / (kind.token_bytes * page)
     tokens = page * int(ratio) if ratio == int(ratio) else page
     if not kind.window:
-        return PageGroup(tokens, count=count)
+        return PageGroup(tokens, copies=count)
     # A window that begins inside a block takes one more; the newest of its tokens belongs to the step.
-    return PageGroup(tokens, kind.window if kind.chunk else kind.window - 1, 0 if kind.chunk else 1, count=count)
+    return PageGroup(tokens, kind.window if kind.chunk else kind.window - 1, 0 if kind.chunk else 1, copies=count)
 
 
 def _state_group(numbers: Release, context: Context, page: int, count: int) -> PageGroup:
@@ -160,7 +161,7 @@ def _state_group(numbers: Release, context: Context, page: int, count: int) -> P
     drafted = getattr(context.config("speculation"), "tokens", None) or 0
     reuse = getattr(context.config("kv_cache"), "prefix_reuse", None)
     if not reuse or numbers < ALIGNED:
-        return PageGroup(page, extra=1 + drafted, grows=False, count=count)
+        return PageGroup(page, extra=1 + drafted, grows=False, copies=count)
     if context.architecture.model_type in KEEPS_EVERY_STATE:
-        return PageGroup(page, extra=drafted, count=count)
-    return PageGroup(page, extra=2 + drafted, grows=False, count=count)
+        return PageGroup(page, extra=drafted, copies=count)
+    return PageGroup(page, extra=2 + drafted, grows=False, copies=count)

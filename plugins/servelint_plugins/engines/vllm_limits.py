@@ -18,27 +18,72 @@ Refusal = tuple[KeyPath, str, Source]
 QUANTIZATION = "vllm/model_executor/layers/quantization"
 LEAST_CAPABILITY: dict[str, tuple[tuple[Release, Release, tuple[int, int], str], ...]] = {
     "fp8": (
-        ((0, 6, 6), (0, 13, 0), (8, 0), f"{QUANTIZATION}/fp8.py"),
-        ((0, 13, 1), (0, 24, 99), (7, 5), f"{QUANTIZATION}/fp8.py"),
+        ((0, 4, 1), (0, 4, 1), (9, 0), f"{QUANTIZATION}/fp8.py"),
+        ((0, 5, 0), (0, 5, 0), (8, 9), f"{QUANTIZATION}/fp8.py"),
+        ((0, 5, 4), (0, 13, 0), (8, 0), f"{QUANTIZATION}/fp8.py"),
+        ((0, 13, 1), (0, 26, 99), (7, 5), f"{QUANTIZATION}/fp8.py"),
     ),
     "nvfp4": (
         ((0, 9, 1), (0, 13, 0), (8, 0), f"{QUANTIZATION}/modelopt.py"),
-        ((0, 13, 1), (0, 24, 99), (7, 5), f"{QUANTIZATION}/modelopt.py"),
+        (
+            (0, 13, 1),
+            (0, 14, 99),
+            (8, 0),
+            f"{QUANTIZATION}/compressed_tensors/schemes/compressed_tensors_w4a16_nvfp4.py",
+        ),
+        ((0, 15, 0), (0, 26, 99), (7, 5), f"{QUANTIZATION}/modelopt.py"),
     ),
-    "mxfp4": (((0, 10, 1), (0, 24, 99), (8, 0), f"{QUANTIZATION}/mxfp4.py"),),
+    "mxfp4": (((0, 10, 1), (0, 26, 99), (8, 0), f"{QUANTIZATION}/mxfp4.py"),),
 }
 """From a release to another: the compute capability below which weights of a format are refused, and where that
-is checked (``get_min_capability``). Of several methods that load a format the most lenient one counts."""
+is checked (``get_min_capability``). Of several methods that load a format the most lenient one counts; NVFP4 in 0.14
+passes that of modelopt on Turing and has no kernel there (vllm-project/vllm#33076)."""
 
-MTP_WITHOUT_STAGES = ("deepseek_v3", "deepseek_v32", "glm4_moe", "mimo", "qwen3_next")
-"""Model types whose MTP draft cannot be cut into pipeline stages in releases 0.14.1 to 0.24."""
+LEAST_BF16 = (8, 0)
+CONVERTS_BF16 = (0, 8, 5)
+"""Compute capability below which bfloat16 is refused, and the release from which on a checkpoint in it is converted
+where nothing asks for it (the change was merged after 0.8.4)."""
+
+BF16_FILES = (
+    ((0, 2), "vllm/config.py"),
+    ((0, 8), "vllm/worker/worker.py"),
+    ((0, 10, 2), "vllm/v1/worker/gpu_worker.py"),
+    ((99,), "vllm/platforms/cuda.py"),
+)
+"""Where that is checked, before the release beside it."""
+
+MTP_WITHOUT_STAGES: dict[str, Release] = {
+    "deepseek_v3": (0, 14, 1),
+    "deepseek_v32": (0, 14, 1),
+    "deepseek_v4": (0, 21),
+    "glm4_moe": (0, 14, 1),
+    "glm_moe_dsa": (0, 16),
+    "mimo": (0, 14, 1),
+    "minimax_m3": (0, 24),
+    "qwen3_5": (0, 21),
+    "qwen3_5_moe": (0, 21),
+    "qwen3_next": (0, 14, 1),
+}
+"""Model types whose MTP draft cannot be cut into pipeline stages, and the release from which on that was read."""
+
+LISTED_STAGES = (
+    "aquila", "deepseek_v2", "gpt2", "internlm", "internlm2", "internvl_chat", "jais", "llama", "mistral", "mixtral",
+    "nemotron", "phi3", "qwen", "qwen2", "qwen2_moe", "qwen2_vl",
+)  # fmt: skip
+"""Model types that releases 0.5.4 to 0.6.2 list as those that can be cut into pipeline stages."""
+
+WITHOUT_STAGES: dict[str, tuple[Release, Release]] = {
+    "jamba": ((0, 6, 4), (0, 6, 4)),
+    "minimax_m1": ((0, 10, 2), (0, 21, 99)),
+}
+"""Model types whose class cannot, from a release to another."""
 
 FLASH = ("FLASH_ATTN", "FLASH_ATTN_VLLM_V1")
 
 
 def refused(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
     """Yield what a release refuses; ``older`` says that its V0 engine runs."""
-    for check in (_batch, _drafts, _experts, _weights, _cache, _context):
+    for check in (_batch, _stages, _drafts, _experts, _weights, _sixteen_bit, _cache, _context):
         yield from check(numbers, older, context)
 
 
@@ -79,6 +124,20 @@ def _batch(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]
         )
 
 
+def _stages(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    stages, model_type = context.config("parallelism").p, context.architecture.model_type
+    if stages == 1 or not model_type:
+        return
+    first, last = WITHOUT_STAGES.get(model_type, ((99,), (0,)))
+    listed = (0, 5, 4) <= numbers <= (0, 6, 2) and model_type.removesuffix("_text") not in LISTED_STAGES
+    if listed or first <= numbers <= last:
+        yield (
+            ("policy", "parallelism", "pipeline"),
+            f"{context.architecture.id} ({model_type}) cannot be cut into {stages} pipeline stages in this release",
+            _source("vllm/config.py" if listed else "vllm/model_executor/models/registry.py", "SupportsPP"),
+        )
+
+
 def _drafts(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
     config, parallel = context.config("speculation"), context.config("parallelism")
     if config is None or not config.active:
@@ -106,12 +165,17 @@ def _drafts(numbers: Release, older: bool, context: Context) -> Iterator[Refusal
             f"speculative decoding and {stages} exclude each other in this release",
             _source("vllm/spec_decode/spec_decode_worker.py", "pipeline_parallel_size"),
         )
-    elif config.method == "mtp" and numbers >= (0, 14, 1) and context.architecture.model_type in MTP_WITHOUT_STAGES:
+    elif config.method == "mtp" and _without_stages(numbers, context.architecture.model_type):
         yield (
             ("policy", "parallelism", "pipeline"),
             f"the MTP draft takes over {stages}, and its model class cannot be cut into stages",
             _source("vllm/config/model.py", "verify_with_parallel_config"),
         )
+
+
+def _without_stages(numbers: Release, model_type: str) -> bool:
+    first = MTP_WITHOUT_STAGES.get(model_type.removesuffix("_text"))
+    return first is not None and numbers >= first
 
 
 def _experts(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
@@ -143,6 +207,34 @@ def _weights(numbers: Release, older: bool, context: Context) -> Iterator[Refusa
                 f"{context.accelerator.name} has {capability[0]}.{capability[1]}",
                 _source(file, "get_min_capability"),
             )
+
+
+def _sixteen_bit(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
+    capability = _capability(context)
+    config = context.config("quantization")
+    if not capability or capability >= LEAST_BF16 or config is None:
+        return
+    # Activations say what a narrower format of weights leaves open.
+    key = next((k for k in ("activations", "weights") if getattr(config, k) not in (None, "auto")), None)
+    if key is not None:
+        path: KeyPath = ("policy", "quantization", key)
+        name = context.format(getattr(config, key)).name
+    else:
+        path = ("model", "id") if context.deployment.model.id is not None else ("model", "config")
+        converted = numbers >= CONVERTS_BF16 or _launched(context)
+        name = "" if converted else context.formats.stored.name
+    if name == "bf16":
+        yield (
+            path,
+            f"bfloat16 needs compute capability {LEAST_BF16[0]}.{LEAST_BF16[1]}, and {context.accelerator.name} has "
+            f"{capability[0]}.{capability[1]}: ask for fp16 (--dtype half)",
+            _source(next(file for last, file in BF16_FILES if numbers < last), "bfloat16"),
+        )
+
+
+def _launched(context: Context) -> bool:
+    """Whether a file starts the engine: one that was not read may say another format."""
+    return context.deployment.engine.args_from is not None
 
 
 def _cache(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from attrs import evolve, frozen
 
 from servelint.plugin import (
     Attention,
+    Block,
     Boolean,
     Context,
     Default,
@@ -60,11 +62,41 @@ def defaults(config: Batching, context: Context) -> Mapping[str, Default]:
     return {"parallel_samples": Default(1, "", source)}
 
 
-def memory(config: Batching, ledger: MemoryLedger, context: Context) -> MemoryLedger:
-    """Reserve the peak activations of a step with a full token budget, and the logits of its outputs.
+RESIDUALS = 3
+"""Tensors of the residual width that live beside the widest inner ones: the stream, its norm, the output."""
 
-    Two residual-width tensors and the widest inner tensor (MLP or query, key, value) live at once, in 16
-    bit; logits are fp32 rows over the whole vocabulary.
+
+class _Widths(NamedTuple):
+    """Elements of a token that live at once inside a block: those that tensor parallelism splits, those it does not."""
+
+    split: float
+    whole: float = 0.0
+
+
+def _widths(block: Block, hidden: int, t: int) -> _Widths:
+    """Inner tensors of a block at its peak: queries, keys, values and output; up and down sides of an MLP."""
+    mixer = block.mixer
+    if isinstance(mixer, Attention):
+        return _Widths(mixer.q_heads * (mixer.head_dim + mixer.v_head_dim) + mixer.cache_elements)
+    if isinstance(mixer, LatentAttention):
+        # Keys and values are expanded for prompts.
+        return _Widths(mixer.q_heads * (2 * mixer.nope_dim + mixer.rope_dim + 2 * mixer.v_head_dim))
+    inner = _Widths(sum(x.params for x in block.tensors if x.role in ("mlp", "shared_experts")) / hidden)
+    if block.experts is None:
+        return inner
+    routed = sum(x.params for x in block.tensors if x.role == "routed_experts")
+    each = routed / block.experts.count / hidden
+    # A token's experts write as many rows of the residual width, in the buffer of the up side where that is wider.
+    up, down = each * 2 / 3 / t, each / 3 / t
+    chosen = block.experts.top_k * (max(up, hidden) + down)
+    return max(inner, _Widths(0.0, chosen), key=lambda w: w.split / t + w.whole)
+
+
+def memory(config: Batching, ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Reserve the peak of a step with a full token budget: its activations, or the logits of its outputs.
+
+    Three residual-width tensors and a block's inner ones live at once, in 16 bit. Logits, fp32 rows over the whole
+    vocabulary, come when those are gone.
     """
     tokens = config.max_batched_tokens
     if tokens is None:
@@ -72,49 +104,34 @@ def memory(config: Batching, ledger: MemoryLedger, context: Context) -> MemoryLe
     architecture = context.architecture
     parallelism = context.config("parallelism")
     t = parallelism.t if parallelism is not None else 1
-    widest = 0.0
-    for block in architecture.blocks:
-        mixer = block.mixer
-        if isinstance(mixer, Attention):
-            width = mixer.q_heads * mixer.head_dim + mixer.cache_elements
-        elif isinstance(mixer, LatentAttention):
-            width = mixer.q_heads * (mixer.nope_dim + mixer.rope_dim + mixer.v_head_dim)
-        else:
-            wide = [x.params // architecture.hidden_size for x in block.tensors if x.role in ("mlp", "shared_experts")]
-            width = max(wide, default=0)
-            if block.experts is not None:
-                routed = [x.params for x in block.tensors if x.role == "routed_experts"]
-                each = max(routed, default=0) // block.experts.count // architecture.hidden_size
-                width = max(width, each * block.experts.top_k)
-        widest = max(widest, width)
+    hidden = architecture.hidden_size
+    all_widths = [_widths(block, hidden, t) for block in architecture.blocks]
+    widest = max(all_widths, key=lambda w: w.split / t + w.whole, default=_Widths(0.0))
     rows = min(config.max_sequences or tokens, tokens)
-    size = tokens * (2 * architecture.hidden_size + widest / t) * 2 + rows * architecture.vocab_size * 4
-    return ledger.with_reserve(
-        Reserve(
-            "peak activations",
-            size,
-            Lineage(
-                "tokens x (2 x hidden + widest / tensor) x 2 B + sequences x vocabulary x 4 B",
-                (
-                    Input("tokens", tokens, "tok", context.source(NAME, "max_batched_tokens")),
-                    Input(
-                        "hidden",
-                        architecture.hidden_size,
-                        "",
-                        Source("model", architecture.id, "hidden_size"),
-                    ),
-                    Input("widest inner width", widest, "", Source("model", architecture.id, "widths")),
-                    Input("sequences", rows, "", context.source(NAME, "max_sequences")),
-                    Input(
-                        "vocabulary",
-                        architecture.vocab_size,
-                        "",
-                        Source("model", architecture.id, "vocab_size"),
-                    ),
-                ),
-            ),
+    body = tokens * (RESIDUALS * hidden + widest.split / t + widest.whole) * 2
+    head = tokens * hidden * 2 + rows * architecture.vocab_size * 4
+
+    def of_model(name: str, value: float) -> Input:
+        return Input(name, value, "", Source("model", architecture.id, name))
+
+    token_input = Input("tokens", tokens, "tok", context.source(NAME, "max_batched_tokens"))
+    if body >= head:
+        formula = "tokens x (3 x hidden + inner width split / tensor + inner width not split) x 2 B"
+        inputs = (
+            token_input,
+            of_model("hidden", hidden),
+            of_model("inner width split", widest.split),
+            of_model("inner width not split", widest.whole),
         )
-    )
+    else:
+        formula = "tokens x hidden x 2 B + sequences x vocabulary x 4 B"
+        inputs = (
+            token_input,
+            of_model("hidden", hidden),
+            Input("sequences", rows, "", context.source(NAME, "max_sequences")),
+            of_model("vocabulary", architecture.vocab_size),
+        )
+    return ledger.with_reserve(Reserve("peak activations", max(body, head), Lineage(formula, inputs)))
 
 
 def scheduler(config: Batching, scheduler: Scheduler, context: Context) -> Scheduler:

@@ -14,6 +14,7 @@ from servelint.plugin import (
     Input,
     Integer,
     Lineage,
+    Many,
     MemoryLedger,
     Policy,
     Quantity,
@@ -39,6 +40,10 @@ class KvCache(Value):
     memory_bytes: float | None = key(
         Quantity(Dimension.BYTES, 0, 1e18), doc="Size of the KV cache of a device, instead of what the share leaves."
     )
+    max_tokens: int | None = key(
+        Integer(1, 10**12),
+        doc="Most tokens that the cache of a data-parallel rank holds, whatever memory is left. Left out: no cap.",
+    )
     page_size: int | None = key(
         Integer(1, 1_000_000), doc="Tokens of a page; a sequence takes whole pages. Left out: the engine's default."
     )
@@ -49,6 +54,13 @@ class KvCache(Value):
     )
     offload: str | None = key(
         Text(), doc="Where blocks go that are evicted. Not priced: MEM003 then leaves open how fast they come back."
+    )
+    tenants: int | None = key(
+        Integer(1, 1_000_000), doc="Tenants whose requests reach the same cache, its lower tiers included."
+    )
+    identity: tuple[str, ...] | None = key(
+        Many(Text("tokens", "model", "adapter", "tenant")),
+        doc="What cached blocks are found by; `tenant` where a salt or key of the tenant is part of it.",
     )
 
 
@@ -63,7 +75,7 @@ def defaults(config: KvCache, context: Context) -> Mapping[str, Default]:
 
 
 def memory(config: KvCache, ledger: MemoryLedger, context: Context) -> MemoryLedger:
-    """Set budget, page size and a declared cache size."""
+    """Set budget, page size, a declared cache size and a cap on its tokens."""
     share = config.memory_utilization or 1.0
     lineage = Lineage(
         "budget = visible memory x utilization",
@@ -80,6 +92,7 @@ def memory(config: KvCache, ledger: MemoryLedger, context: Context) -> MemoryLed
         budget_kind=context.setup.engine.budget_kind,
         page_size=config.page_size or 1,
         cache_bytes=config.memory_bytes,
+        token_cap=config.max_tokens,
     )
 
 

@@ -399,8 +399,13 @@ def _dispatch(op: Op, block: Block, split: _Split) -> list[Demand]:
 
 
 def _distinct_remote(experts: Experts, groups: int) -> float:
-    """Expected groups other than its own that a token's top-k experts lie in, routing being uniform."""
-    return (groups - 1) * reached_share(experts, groups)
+    """Expected groups other than its own that a token's top-k experts lie in, routing being uniform.
+
+    Of more groups than experts some hold none; uneven groups count as the fullest, but no token reaches more groups
+    than it has experts.
+    """
+    reached = min(min(groups, experts.count) * reached_share(experts, groups), float(experts.top_k))
+    return reached * (groups - 1) / groups
 
 
 def reached_share(experts: Experts, groups: int) -> float:

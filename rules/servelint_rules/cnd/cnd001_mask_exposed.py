@@ -13,6 +13,9 @@ from servelint.service import Point, Service
 from servelint.shapes import StepShape, decode
 from servelint_rules.show import counted, duration, floored
 
+KNOWN = ("outlines",)
+"""Backends whose mask time has a published median that stands where the spec declares none."""
+
 
 class MaskExposed(Rule):
     """Building the token masks takes longer than the forward pass hides.
@@ -21,7 +24,7 @@ class MaskExposed(Rule):
     --------------
     At the operating batch: host seconds of the masks of one step, less the forward pass when the engine builds
     them during it. What stays exposed, as a share of the step, against the option ``share``. A mask time that
-    the spec does not declare is not judged.
+    the spec does not declare is not judged, but for the backend ``outlines``, whose published median counts.
 
     Why it is bad
     -------------
@@ -41,7 +44,8 @@ class MaskExposed(Rule):
 
     Source
     ------
-    Dong et al., XGrammar (arXiv 2411.15100); docs/cost-model.md, constrained decoding.
+    Dong et al., XGrammar (arXiv 2411.15100); docs/cost-model.md, constrained decoding. Outlines:
+    guidance-ai/jsonschemabench maskbench/README.md; vllm-project/vllm#3567 (100 guided requests).
     """
 
     code = "CND001"
@@ -91,6 +95,25 @@ output_tokens = 200
 concurrency = 64
 """,
             flip=("policy.constrained_decoding.overlap", "true"),
+        ),
+        Case(
+            "Outlines, on the logits of one sequence after the other",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "Qwen/Qwen1.5-14B"
+max_model_len = 4096
+[policy.constrained_decoding]
+backend = "outlines" # expect: CND001
+overlap = false
+[workload]
+prompt_tokens = 512
+output_tokens = 128
+concurrency = 50
+""",
+            flip=("policy.constrained_decoding.backend", '"xgrammar"'),
         ),
     )
     passing = (
@@ -156,7 +179,9 @@ concurrency = 128
         config = review.policy("constrained_decoding")
         if config is None or not review.declared("policy", "constrained_decoding") or config.share == 0:
             return
-        if not review.declared("policy", "constrained_decoding", "mask"):
+        known = (config.backend or "").lower() in KNOWN
+        declared = review.declared("policy", "constrained_decoding", "mask")
+        if not declared and not known:
             yield Lacks("policy.constrained_decoding.mask")
             return
         point, quiet = review.operating_point, review.variant(constrained_decoding=evolve(config, mask=0.0))
@@ -172,7 +197,7 @@ concurrency = 128
             f"of which {duration(forward)} of forward pass hide as much" if config.overlap else "and nothing hides it"
         )
         yield Finding(
-            ("policy", "constrained_decoding", "mask"),
+            ("policy", "constrained_decoding", "mask" if declared else "backend"),
             f"the masks of {counted(point.batch, 'sequence')} take {duration(mask)} of host time a step, {hidden}: "
             f"{duration(exposed)} are exposed, {exposed / step:.0%} of the {duration(step)} step",
             equation=(

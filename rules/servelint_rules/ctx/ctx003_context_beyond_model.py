@@ -24,6 +24,8 @@ from servelint_rules.show import tokens
 LENGTH: KeyPath = ("model", "max_model_len")
 REFUSING = ("vllm", "sglang")
 """Engines that do not start with a length above the model's own, unless a variable of theirs lets them."""
+ALLOWING = {"vllm": "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "sglang": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"}
+"""The variables that let engines start with such a length."""
 SCALED = ("linear", "dynamic", "ntk")
 """Kinds of scaling whose factor engines apply to the length in the config."""
 WORDS = (
@@ -47,7 +49,8 @@ class ContextBeyondModel(Rule):
     --------------
     ``model.max_model_len`` against the positions of the model: those of its config, or what a declared rotary scaling
     makes of them. Silent where the launch arguments scale the positions (``--hf-overrides``, ``--rope-scaling``) or
-    ``model.override.max_position`` says that the checkpoint reaches further.
+    ``model.override.max_position`` says that the checkpoint reaches further. Without a length, a linear or dynamic
+    scaling in the config of what vLLM or SGLang serve: engines and releases apply it or do not.
 
     Why it is bad
     -------------
@@ -66,7 +69,8 @@ class ContextBeyondModel(Rule):
     Source
     ------
     The config of the checkpoint. vllm-project/vllm#2565 (Yi-34B-Chat asked for 204,800 of 4,096 tokens; the 200K model
-    is another checkpoint), #44286 (the override without a scaling: an assert on the device, or noise).
+    is another checkpoint), #2518 (Med42 with a dynamic scaling: prompts over the unscaled length
+    were refused), #44286 (the override without a scaling: an assert on the device, or noise).
     """
 
     code = "CTX003"
@@ -116,6 +120,22 @@ id = "Qwen/Qwen3-8B"
 max_model_len = 65536 # expect: CTX003
 """,
             flip=("model.max_model_len", "32768"),
+        ),
+        Case(
+            "a variable that lets the engine start",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "Qwen/Qwen3-8B"
+max_model_len = 40961 # expect: CTX003
+[engine]
+name = "vllm"
+version = "0.22.0"
+env = { VLLM_ALLOW_LONG_MAX_MODEL_LEN = "1" }
+""",
+            flip=("model.max_model_len", "40960"),
         ),
     )
     passing = (
@@ -168,6 +188,7 @@ args = ["--max-model-len", "131072", "--rope-scaling", '{"rope_type": "yarn", "f
         """Compare the declared length with the model's positions."""
         length, architecture = review.deployment.model.max_model_len, review.architecture
         if length is None:
+            yield from _open(review, architecture)
             return
         if architecture is None:
             yield Lacks("a model that resolves")
@@ -181,6 +202,8 @@ args = ["--max-model-len", "131072", "--rope-scaling", '{"rope_type": "yarn", "f
         has = "learned positions" if architecture.positions is not None else "positions"
         scaling = f", its {rope.kind} scaling included" if rope is not None else ", and no scaling is declared"
         refuses = f": {engine} refuses to start" if engine in REFUSING else ""
+        if engine in ALLOWING and _allowed(review, ALLOWING[engine]):
+            refuses = f": {ALLOWING[engine]} lets {engine} start, and what it says beyond them is noise"
         yield Finding(
             LENGTH,
             f"max_model_len is {tokens(length)} and {architecture.id} has {tokens(limit)} {has}{scaling}{refuses}",
@@ -199,6 +222,28 @@ args = ["--max-model-len", "131072", "--rope-scaling", '{"rope_type": "yarn", "f
         )
 
 
+def _open(review: Review, architecture: Architecture | None) -> Iterator[Finding]:
+    """A length that nobody says, of a config whose scaling can be read twice."""
+    engine = review.engine.name if review.engine is not None else ""
+    if architecture is None or engine not in REFUSING or _scaled(review):
+        return
+    low, high, rope = architecture.max_position, _limit(architecture), architecture.rope_scaling
+    if rope is None or rope.kind not in SCALED or high <= low:
+        return
+    path: KeyPath = ("model", "id") if review.declared("model", "id") else ("model", "config")
+    yield Finding(
+        path,
+        f"the config has {tokens(low)} positions and a {rope.kind} scaling by {rope.factor:g}, and no max_model_len is "
+        f"declared: {engine} takes {tokens(high)} where it applies the scaling and refuses what is over {tokens(low)} "
+        "where it does not",
+        equation=f"{tokens(low)} x {rope.factor:g} = {tokens(high)}",
+        inputs=(Input("positions", low, "tok", Source("model", architecture.id, "max_position_embeddings")),),
+        help="set model.max_model_len to the length that the model card gives, and launch with it",
+        severity=Severity.WARNING,
+        confidence="medium",
+    )
+
+
 def _limit(architecture: Architecture) -> int:
     """Positions that engines derive from the config, or the larger figure where its scaling can be read twice."""
     limit, rope = architecture.max_position, architecture.rope_scaling
@@ -209,6 +254,13 @@ def _limit(architecture: Architecture) -> int:
     if rope.kind == "yarn" and rope.original_max_position:
         return max(limit, int(rope.original_max_position * rope.factor))
     return limit
+
+
+def _allowed(review: Review, variable: str) -> bool:
+    """Whether the environment of the engine sets a variable."""
+    launched = review.document.launched
+    word = launched.invocation.env.get(variable) if launched is not None else None
+    return word is not None and word.text.lower() in ("1", "true")
 
 
 def _scaled(review: Review) -> bool:

@@ -234,7 +234,7 @@ def fits(composition: Composition) -> bool:
     """Whether a replica, or the pool that decodes, holds the model and one sequence of the longest context."""
     side = decode_side(composition)
     memory = side.memory
-    return memory.cache_left(memory.tightest) > 0 and memory.resident_per_rank(side.max_model_len) >= 1
+    return memory.cache_left(memory.tightest) > 0 and memory.admits(side.max_model_len)
 
 
 def laid_out(composition: Composition, devices: int, **degrees: Any) -> Composition | None:

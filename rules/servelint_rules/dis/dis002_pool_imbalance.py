@@ -217,6 +217,8 @@ def _service(review: Review, pools: Disaggregation, prefill: int, decode: int) -
     mix = review.mix
     if mix is None or review.composition is None:
         raise ValueError("no workload")
+    if (prefill, decode) == (pools.prefill.replicas, pools.decode.replicas):
+        return review.service(mix)
     service = Service(review.composition, mix, open_loop=review.rate() is not None)
     service.pools = evolve(
         pools, prefill=evolve(pools.prefill, replicas=prefill), decode=evolve(pools.decode, replicas=decode)
@@ -227,7 +229,7 @@ def _service(review: Review, pools: Disaggregation, prefill: int, decode: int) -
 def _carried(review: Review, pools: Disaggregation, prefill: int, decode: int) -> Carried:
     """What the pools carry within the SLO with other numbers of replicas."""
     service = _service(review, pools, prefill, decode)
-    knee = service.knee(review.objectives)
+    knee = review.knee if service.pools is pools else service.knee(review.objectives)
     if knee is None:
         return Carried(prefill, decode, 0.0, None)
     # A knee is a whole number of sequences, which of few is a coarse step.

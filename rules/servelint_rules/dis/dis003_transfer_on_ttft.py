@@ -127,7 +127,8 @@ def _finding(review: Review, pools: Disaggregation, late: Delayed) -> Finding:
         f"{tokens(prompt)} tokens: {named(objective)} is {duration(late.seconds)} (estimate), above the objective of "
         f"{duration(objective.declared_s)}, and {duration(late.without_s)} without the transfer",
         equation=(
-            f"{duration(pools.setup_s)} setup + {size(held)} / {size(pools.bytes_per_s)}/s"
+            f"{f'{duration(pools.setup_s)} setup + ' if pools.setup_s else ''}"
+            f"{size(held)} / {size(pools.bytes_per_s)}/s"
             f"{', less what prefill hides,' if pools.layerwise else ''} = {duration(added)}; "
             f"{latency_equation(point, objective)}"
         ),

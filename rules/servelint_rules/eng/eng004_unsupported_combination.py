@@ -6,6 +6,32 @@ from collections.abc import Iterator
 
 from servelint.plugin import Case, Finding, Input, Lacks, Review, Rule, Severity
 
+BF16 = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/v100-sxm2-32gb"
+[model]
+id = "Qwen/Qwen2.5-1.5B"
+max_model_len = 4096
+[engine]
+name = "vllm"
+version = "0.8.4"
+args = "--dtype auto"
+"""
+FP8 = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/a100-sxm4-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.4.1"
+[policy.quantization]
+weights = "fp8"
+"""
+
 
 class UnsupportedCombination(Rule):
     """The engine refuses this combination of model, device and settings at start.
@@ -74,8 +100,19 @@ chunked_prefill = false
 """,
             flip=("model.max_model_len", "8192"),
         ),
+        Case(
+            "a bf16 checkpoint where the device has no bf16, in a release that does not convert it",
+            BF16.replace('Qwen2.5-1.5B"', 'Qwen2.5-1.5B" # expect: ENG004'),
+            flip=("engine.args", '"--dtype half"'),
+        ),
+        Case(
+            "FP8 on Ampere in the release that asks for Hopper",
+            FP8.replace('"fp8"', '"fp8" # expect: ENG004'),
+            flip=("policy.quantization.weights", '"int4-g128"'),
+        ),
     )
     passing = (
+        Case("the first release that converts it", BF16.replace("0.8.4", "0.8.5")),
         Case(
             "as many tokens as sequences",
             """\

@@ -195,7 +195,7 @@ def _spans(review: Review, composition: Composition) -> Iterator[Span]:
 
 def _fits(composition: Composition) -> bool:
     """Whether weights and one sequence of the longest length fit."""
-    return all(side.memory.resident_per_rank(side.max_model_len) >= 1 for _, side in sides(composition))
+    return all(side.memory.admits(side.max_model_len) for _, side in sides(composition))
 
 
 def _service(review: Review, composition: Composition) -> Service | None:

@@ -23,9 +23,6 @@ from servelint.plugin import (
 from servelint_rules.show import flops
 
 SIXTEEN_BIT = ("bf16", "fp16")
-CONVERTS_FROM = (0, 8, 5)
-"""vLLM releases before this one certainly exit on a bf16 checkpoint where the device has no bf16 (the change to
-convert it was merged after 0.8.4)."""
 
 
 class UnsupportedPrecision(Rule):
@@ -37,7 +34,8 @@ class UnsupportedPrecision(Rule):
     natively. Silent for weight-only formats, for narrow weights with 16-bit activations (which say the same),
     for the checkpoint's own format (published with fallback kernels: MXFP4 experts run on Hopper and Ampere),
     and for the KV cache, which is storage: whether a kernel reads it is QNT006's question. On devices without
-    bf16 also the 16-bit format: declared, or the checkpoint's own when nothing says ``fp16``.
+    bf16 also the 16-bit format: declared, or the checkpoint's own when nothing says ``fp16``; a release that is known
+    to refuse it is ENG004's finding.
 
     Why it is bad
     -------------
@@ -111,7 +109,7 @@ activations = "bf16" # expect: HW006
             flip=("policy.quantization.activations", '"fp16"'),
         ),
         Case(
-            "a release that exits on a bf16 checkpoint",
+            "a release that converts a bf16 checkpoint to fp16",
             """\
 servelint = 1
 [hardware]
@@ -121,7 +119,7 @@ id = "Qwen/Qwen2.5-1.5B" # expect: HW006
 max_model_len = 4096
 [engine]
 name = "vllm"
-version = "0.6.2"
+version = "0.9.2"
 args = "--dtype auto"
 """,
             flip=("engine.args", '"--dtype half"'),
@@ -200,8 +198,8 @@ weights = "fp16"
         if accelerator is None or not accelerator.native_formats:
             yield Lacks("an accelerator whose native formats are known")
             return
-        if any(path[-1] in ("weights", "id", "config") for path, _, _ in review.refusals):
-            # The engine refuses the weights at start, which ENG004 reports.
+        if any(path[-1] in ("weights", "activations", "id", "config", "accelerator") for path, _, _ in review.refusals):
+            # The engine refuses the format or the device at start, which ENG004 reports.
             return
         native = {*accelerator.native_formats, *accelerator.dense_flops}
         weights, activations = _format(review, "weights"), _format(review, "activations")
@@ -231,8 +229,7 @@ weights = "fp16"
             yield Lacks("the 16-bit format that the launch arguments ask for")
             return
         path = ("model", "id") if review.declared("model", "id") else ("model", "config")
-        severity = Severity.WARNING if _exits(review) else Severity.INFO
-        yield _without_bf16(review, accelerator, path, architecture.stored, severity)
+        yield _without_bf16(review, accelerator, path, architecture.stored, Severity.INFO)
 
 
 def _format(review: Review, key: str) -> Format | None:
@@ -283,15 +280,6 @@ def _lacks_bf16(accelerator: Accelerator) -> bool:
 
 def _says_fp16(review: Review) -> bool:
     return re.search(r"\bhalf\b|\bfloat16\b|\bfp16\b", str(review.deployment.engine.args)) is not None
-
-
-def _exits(review: Review) -> bool:
-    """Whether the declared release is known to exit on a bf16 checkpoint."""
-    engine = review.deployment.engine
-    if (engine.name or "").lower() != "vllm" or engine.version is None:
-        return False
-    numbers = tuple(int(n) for n in re.findall(r"[0-9]{1,6}", engine.version)[:3])
-    return bool(numbers) and numbers < CONVERTS_FROM
 
 
 def _sixteen_bit_rate(accelerator: Accelerator) -> tuple[str, float] | None:

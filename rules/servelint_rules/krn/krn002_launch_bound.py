@@ -65,9 +65,10 @@ class LaunchBound(Rule):
 
     What it checks
     --------------
-    Launch arguments that turn device graphs off, or capture them for fewer sequences (in vLLM: tokens) than decode at
-    the operating point. The host's time for the kernels of one decode step is set beside the captured step. Silent
-    where no argument says anything of graphs: engines capture them by default.
+    Keys or launch arguments that turn device graphs off (``engine.enforce_eager``), or capture them for fewer
+    sequences (in vLLM: tokens) than decode at the operating point (``engine.cuda_graph_max_batch``). The host's time
+    for the kernels of one decode step is set beside the captured step. Silent where nothing is said of graphs: engines
+    capture them by default.
 
     Why it is bad
     -------------
@@ -111,6 +112,11 @@ class LaunchBound(Rule):
                 '"--enforce-eager" # expect: KRN002', '["--max-num-seqs", "64",\n"--enforce-eager"] # expect: KRN002'
             ),
             flip=("engine.args[2]", '"--no-enforce-eager"'),
+        ),
+        Case(
+            "a key of the spec",
+            SPEC.replace('args = "--enforce-eager"', "enforce_eager = true"),
+            flip=("engine.enforce_eager", "false"),
         ),
         Case("graphs up to 24 sequences, and 32 decode", DEFEATED, flip=("engine.args", '"--cuda-graph-max-bs 32"')),
         Case(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from servelint.lineage import dotted
-from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
+from servelint.plugin import Case, Composition, Finding, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
 from servelint_rules.layouts import parallelism, tensor_path, widened
+from servelint_rules.mem.outside import refused
 from servelint_rules.show import floored, size
 from servelint_rules.variants import sides
 
@@ -26,7 +29,8 @@ class WeightsDoNotFit(Rule):
     Why it is bad
     -------------
     The server exits while loading, after the devices are paid for. When weights alone exceed the budget this
-    is an error; when only the estimated activations and runtime costs tip it over, a warning.
+    is an error, and also when they leave less than one sequence of the maximum length needs, which keeps the server
+    from starting; when only the estimated activations and runtime costs tip it over, a warning.
 
     The arithmetic
     --------------
@@ -83,6 +87,21 @@ devices = 2
 [model]
 id = "meta-llama/Llama-3.1-70B" # expect: MEM001
 max_model_len = 2048
+""",
+            flip=("hardware.devices", "8"),
+        ),
+        Case(
+            "weights that leave less than one sequence takes, whatever the activations do",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/a100-sxm4-80gb"
+devices = 2
+[model]
+id = "Qwen/Qwen1.5-72B" # expect: MEM001
+[engine]
+name = "vllm"
+version = "0.3.2"
 """,
             flip=("hardware.devices", "8"),
         ),
@@ -179,7 +198,10 @@ max_model_len = 8192
     def _finding(self, review: Review, pool: str, side: Composition) -> Finding:
         memory = side.memory
         fit = memory.fit(memory.tightest)
-        certain = fit.weights > fit.budget
+        length = side.max_model_len
+        # What reserves take is an estimate; without them nothing is left out that the engine could do without.
+        none_served = fit.weights <= fit.budget and refused(review) and not evolve(memory, reserves=()).admits(length)
+        certain = fit.weights > fit.budget or none_served
         utilization = side.context.configs["kv_cache"].memory_utilization
         stages = f" on the fullest of {memory.stages} stages" if memory.stages > 1 else ""
         where = f"of the {pool} pool" if pool else ""
@@ -189,7 +211,13 @@ max_model_len = 8192
             path,
             " ".join(filter(None, (f"a device{stages}", where, f"has to hold {size(fit.weights)} of weights")))
             + (f" and {size(fit.reserves)} of runtime and activations" if fit.reserves else "")
-            + f", and the engine may use {size(fit.budget)} of it",
+            + f", and the engine may use {size(fit.budget)} of it"
+            + (
+                f"; even without the latter, no sequence of {length:,} tokens would fit, which needs "
+                f"{size(_request(memory, length))} of cache"
+                if none_served
+                else ""
+            ),
             equation=(
                 f"weights {size(fit.weights)} + reserves {size(fit.reserves)} = {size(need)} > "
                 f"{size(memory.visible)} visible x {utilization:g} utilization = {size(fit.budget)}"
@@ -204,6 +232,10 @@ max_model_len = 8192
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain else "medium",
         )
+
+
+def _request(memory: MemoryLedger, length: int) -> float:
+    return max(memory.request_bytes(length, stage) for stage in range(memory.stages))
 
 
 def _help(review: Review, pool: str, side: Composition) -> str:

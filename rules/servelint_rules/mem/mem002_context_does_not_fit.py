@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
+from servelint_rules.mem.outside import refused
 from servelint_rules.show import size
 from servelint_rules.variants import narrower_cache, sides
-
-REFUSING = ("vllm",)
-"""Engines that do not start when one sequence of the model's own maximum length exceeds the KV cache."""
 
 
 class ContextDoesNotFit(Rule):
@@ -18,12 +16,14 @@ class ContextDoesNotFit(Rule):
     What it checks
     --------------
     The KV cache and state of one sequence of ``model.max_model_len`` tokens (the model's own limit when the
-    spec sets none) against what weights and reserves leave on the tightest device.
+    spec sets none) against what weights and reserves leave on the tightest device. As the engine's own check does:
+    vLLM adds the tokens of a step to every window, and from 0.11.1 to 0.15 counts the layers of all pipeline stages.
 
     Why it is bad
     -------------
-    Engines refuse to start; those that start preempt the first request that long for ever. Where the spec sets no
-    length and the engine is not known to refuse the model's own, this is advice only.
+    Engines refuse to start; those that start preempt the first request that long for ever. Where it would fit but for
+    the estimated runtime context and graphs, this is a warning; where the spec sets no length and the engine is not
+    known to refuse the model's own, advice only.
 
     The arithmetic
     --------------
@@ -75,6 +75,42 @@ id = "meta-llama/Llama-3.1-8B" # expect: MEM002
 """,
             flip=("model.id", '"Qwen/Qwen2.5-0.5B"'),
         ),
+        Case(
+            "a release that counts the layers of all stages",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+devices = 2
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 100000 # expect: MEM002
+[engine]
+name = "vllm"
+version = "0.12.0"
+[policy.parallelism]
+tensor = 1
+pipeline = 2
+""",
+            flip=("model.max_model_len", "90000"),
+        ),
+        Case(
+            "a cap on the cache's tokens",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 32768 # expect: MEM002
+[engine]
+name = "sglang"
+version = "0.5.9"
+[policy.kv_cache]
+max_tokens = 32767
+""",
+            flip=("policy.kv_cache.max_tokens", "32768"),
+        ),
     )
     passing = (
         Case(
@@ -114,29 +150,33 @@ id = "meta-llama/Llama-3.1-70B"
             memory = side.memory
             if memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None:
                 continue
-            if memory.resident_per_rank(length) < 1:
+            if not memory.admits(length):
                 yield self._finding(review, pool, memory, length)
 
     def _finding(self, review: Review, pool: str, memory: MemoryLedger, length: int) -> Finding:
-        stage = min(range(memory.stages), key=lambda s: memory.cache_left(s) - memory.sequence_bytes(length, s))
+        stage = min(range(memory.stages), key=lambda s: memory.cache_left(s) - memory.request_bytes(length, s))
         need, left, per_token = (
-            memory.sequence_bytes(length, stage),
+            memory.request_bytes(length, stage),
             memory.cache_left(stage),
             memory.bytes_per_token(stage),
         )
         fits = longest(memory, length)
         declared = review.declared("model", "max_model_len")
-        refuses = declared or (review.engine is not None and review.engine.name in REFUSING)
         paths = (("model", "max_model_len"), ("model", "id"), ("model", "config"))
         path = next((p for p in paths if review.declared(*p)), ("model",))
         own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
         where = f" of the {pool} pool" if pool else ""
+        every = f", which this release counts for all {memory.stages} stages" if memory.asks_for_all_stages else ""
+        # Runtime context and graphs are estimates from logs; without them there may be room.
+        severity = Severity.WARNING if memory.firm.admits(length) else Severity.ERROR
+        if not refused(review):
+            severity = Severity.INFO
         whole = abs(memory.paged(length) * per_token - need) < 1
         product = f"{memory.paged(length):,} tokens x {per_token:,.0f} B a token and device"
         return Finding(
             path,
-            f"one sequence of {length:,} tokens{own} needs {size(need)} of KV cache on a device{where} that has "
-            f"{size(left)} left",
+            f"one sequence of {length:,} tokens{own} needs {size(need)} of KV cache{every} on a device{where} "
+            f"that has {size(left)} left",
             equation=(
                 f"{product if whole else 'windows, fixed state and cached tokens of all layers'} = {size(need)} > "
                 f"{size(left)} = budget {size(memory.budget)} - weights - reserves"
@@ -151,7 +191,8 @@ id = "meta-llama/Llama-3.1-70B"
             help=_help(review, fits, length),
             related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
             fix=Fix(f"set max_model_len to {fits}", (Edit(path, str(fits)),)) if declared and fits else None,
-            severity=Severity.ERROR if refuses else Severity.INFO,
+            severity=severity,
+            confidence="high" if severity is Severity.ERROR else "medium",
         )
 
 
@@ -167,13 +208,5 @@ def _help(review: Review, fits: int, length: int) -> str:
 
 def longest(memory: MemoryLedger, limit: int) -> int:
     """Return the longest sequence that fits, in whole pages."""
-    if memory.resident_per_rank(limit) >= 1:
-        return limit
-    low, high = 0, limit
-    while high - low > 1:
-        middle = (low + high) // 2
-        if memory.resident_per_rank(middle) >= 1:
-            low = middle
-        else:
-            high = middle
-    return low // memory.page_size * memory.page_size
+    found = memory.longest_request(limit)
+    return found if found == limit else found // memory.page_size * memory.page_size

@@ -207,7 +207,7 @@ tpot = { p99 = "100 ms" }
     def _works(self, review: Review, other: Composition, mix: Mix, kept: float) -> bool:
         """Whether a deployment holds and carries the workload with the reserve to spare."""
         memory = other.memory
-        if memory.fit(memory.tightest).left <= 0 or memory.resident_per_rank(other.max_model_len) < 1:
+        if memory.fit(memory.tightest).left <= 0 or not memory.admits(other.max_model_len):
             return False
         if memory.resident_sequences(mix.context(0.95)) < kept:
             return False

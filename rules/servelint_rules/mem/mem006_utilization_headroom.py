@@ -44,7 +44,7 @@ class UtilizationHeadroom(Rule):
     of the cache: what it leaves beside weights, activations and runtime. TGI sizes the cache by one trial prefill and
     never again: a cache below ``thin`` of the device has no slack for what later prompts take more.
 
-    Silent without graphs (``--enforce-eager``), on devices that capture none, for a fraction that SGLang computes
+    Silent without graphs (``engine.enforce_eager``), on devices that capture none, for a fraction that SGLang computes
     itself, for TensorRT-LLM, whose fraction is of what is free, and where the weights do not fit (MEM001).
 
     Why it is bad
@@ -409,4 +409,4 @@ def _mended(review: Review, side: Composition, need: float, path: KeyPath) -> tu
 
 
 def _holds(side: Composition) -> bool:
-    return side.memory.fit(side.memory.tightest).left > 0 and side.memory.resident_per_rank(side.max_model_len) >= 1
+    return side.memory.fit(side.memory.tightest).left > 0 and side.memory.admits(side.max_model_len)

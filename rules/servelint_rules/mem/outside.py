@@ -5,6 +5,8 @@ from __future__ import annotations
 from servelint.plugin import Composition, Review
 
 GIB = 2**30
+REFUSING = ("vllm",)
+"""Engines that do not start when one sequence of the model's own maximum length exceeds the KV cache."""
 CAPTURING = ("vllm", "tgi")
 """Engines that fill their share with weights, activations and cache first and capture graphs beside it then."""
 VENDORS = ("nvidia", "amd")
@@ -14,24 +16,22 @@ GRAPHS_LAYER_GIB = 0.0052
 """Graphs of a device in GiB, as start-up logs have it: 0.21 for 16 layers, 0.46 for 64 with a single batch size."""
 DIRECT = 2
 """Devices whose collectives need no buffers of their own without a direct link."""
-EAGER = ("--enforce-eager", "--enforce_eager", "--disable-cuda-graph")
+
+
+def refused(review: Review) -> bool:
+    """Whether a longest sequence that does not fit keeps the server from starting: it is declared, or an engine asks.
+
+    Engines that are not known to ask serve shorter ones.
+    """
+    asks = review.engine is not None and review.engine.name in REFUSING
+    return asks or review.declared("model", "max_model_len")
 
 
 def captures(review: Review, side: Composition) -> bool:
     """Whether the engine is known to capture graphs outside its budget here."""
     engine = side.setup.engine.name
-    return engine in CAPTURING and side.setup.topology.accelerator.vendor.lower() in VENDORS and not eager(review)
-
-
-def eager(review: Review) -> bool:
-    """Whether the launch arguments turn graphs off."""
-    launched = review.document.launched
-    if launched is None:
-        return False
-    words = [word.text for command in launched.invocation.commands for word in command]
-    if any(word.partition("=")[0] in EAGER and not word.lower().endswith("=false") for word in words):
-        return True
-    return any("cudagraph_mode" in word and "NONE" in word for word in words)
+    graphs = not review.deployment.engine.enforce_eager
+    return graphs and engine in CAPTURING and side.setup.topology.accelerator.vendor.lower() in VENDORS
 
 
 def graphs_bytes(side: Composition) -> float:

@@ -20,7 +20,7 @@ def fits(composition: Composition) -> bool:
     memory = composition.memory
     if memory.fit(memory.tightest).left <= 0:
         return False
-    return memory.resident_per_rank(float(composition.max_model_len)) >= 1
+    return memory.admits(composition.max_model_len)
 
 
 def within_fast_links(composition: Composition, group: int) -> bool:
@@ -71,7 +71,8 @@ def narrower(composition: Composition) -> Iterator[tuple[int, Composition]]:
         if config.t % t or not heads_divide(composition, t):
             continue
         policies = {**setup.deployment.policies, "parallelism": evolve(config, tensor=t)}
-        topology = evolve(setup.topology, devices=setup.topology.devices * t // config.t)
+        # Fewer devices may be declared than the degrees take.
+        topology = evolve(setup.topology, devices=max(setup.topology.devices * t // config.t, 1))
         other = Composition(evolve(setup, deployment=evolve(setup.deployment, policies=policies), topology=topology))
         try:
             if not fits(other):

@@ -43,6 +43,17 @@ TRITON_FILE = "vllm-project/vllm vllm/v1/attention/backends/triton_attn.py"
 READ_IN_REFUSALS = (0, 11, 2)
 """From this vLLM release on its plugin knows what the FlashAttention backend refuses."""
 
+CHECKED = (0, 26)
+"""The newest vLLM release whose backends were read."""
+V1_ALONE = (0, 11)
+"""From this vLLM release on there is one engine core, whose backends read E4M3 in hardware."""
+TRITON_E4M3 = (0, 19)
+"""The newest vLLM release that vllm-project/vllm#26431 speaks of: its Triton kernels do not compile for E4M3."""
+SPARSE_LISTS = (0, 21)
+"""From this vLLM release on the backends of sparse latent attention list what they read, for all models alike."""
+SPARSE_12 = (0, 24)
+"""From this vLLM release on one of them is for compute capability 12.x."""
+
 FP8_CONVERSIONS = (8, 9)
 FP8_ANYWHERE = (7, 5)
 """Compute capabilities: from the first Triton compiles E4M3, below the second no backend reads it."""
@@ -98,8 +109,8 @@ class KvFormatUnsupported(Rule):
     ``policy.quantization.kv_cache`` in fewer than 16 bits: formats of weights, formats that no release of the named
     engine has, FP8 for FlashAttention outside compute capability 9.x, FP8 E4M3 in Triton below 8.9 and anywhere
     below 7.5, NVFP4 without FP4 units, int8 for latent attention and plain FP8 elements for its sparse kind,
-    llama.cpp's block formats without flash attention. Silent where the engine's plugin knows that the release
-    refuses it (ENG004).
+    llama.cpp's block formats without flash attention. Where the release is declared and was read, also what it
+    chooses by itself. Silent where the engine's plugin knows that the release refuses it (ENG004).
 
     Why it is bad
     -------------
@@ -166,6 +177,19 @@ class KvFormatUnsupported(Rule):
             "plain FP8 for sparse latent attention",
             LATENT,
             flip=("policy.quantization.kv_cache", '"fp8"'),
+        ),
+        Case(
+            "plain FP8 for sparse latent attention in a release that was read",
+            LATENT.replace('"vllm"', '"vllm"\nversion = "0.22.0"'),
+            flip=("hardware.accelerator", '"nvidia/b200-sxm6-180gb"'),
+        ),
+        Case(
+            "the backend that a release takes by itself",
+            SPEC.replace("nvidia/h100-sxm5-80gb", "nvidia/rtx-3090")
+            .replace("8192", "4096")
+            .replace('"vllm"', '"vllm"\nversion = "0.11.0"')
+            .replace('"fp8"', '"fp8" # expect: QNT006'),
+            flip=("engine.version", '"0.11.2"'),
         ),
         Case(
             "a block format without flash attention",
@@ -306,20 +330,23 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
         isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None
         for b in composition.setup.architecture.blocks
     )
-    own_layout = composition.setup.architecture.model_type in SPARSE_LAYOUT
+    numbers = _capability(review.engine_version)
+    own_layout = composition.setup.architecture.model_type in SPARSE_LAYOUT and numbers < SPARSE_LISTS
     if engine == "vllm" and sparse and re.search("e4m3|e5m2", spelled) and not own_layout:
+        read = SPARSE_LISTS <= numbers[:2] <= CHECKED
+        if read and "e4m3" in spelled and capability and capability[0] in _sparse_e4m3(numbers):
+            return
         yield Problem(
             "vLLM's backends of sparse latent attention read a cache in 16 bit or in their own layout, fp8_ds_mla, and "
-            "refuse plain FP8 elements",
+            "refuse plain FP8 elements" + (f" on compute capability {shown}" if read and shown else ""),
             Source("engine", "vllm-project/vllm vllm/v1/attention/backends/mla", "supported_kv_cache_dtypes"),
-            Severity.WARNING,
+            Severity.ERROR if read and capability else Severity.WARNING,
             other=("model", "id"),
             help='leave the cache in 16 bit, or name the layout (--kv-cache-dtype fp8_ds_mla, here "fp8")',
         )
     if format_.name != "fp8" or "e5m2" in spelled or not capability or engine not in ("vllm", "sglang"):
         return
     backend = (review.deployment.engine.attention_backend or "").upper()
-    numbers = _capability(review.engine_version)
     if engine == "vllm" and backend in FLASH and capability[0] != 9 and (not numbers or numbers < READ_IN_REFUSALS):
         yield Problem(
             f"vLLM's FlashAttention reads an FP8 cache in its version 3 only, which runs on compute capability 9.x; "
@@ -330,18 +357,29 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             BACKEND,
             'set engine.attention_backend = "FLASHINFER", or leave the cache in 16 bit',
         )
-    elif capability < FP8_ANYWHERE or (backend.startswith("TRITON") and capability < FP8_CONVERSIONS and not latent):
+        return
+    # 0.11.0 and 0.11.1 take Triton for an FP8 cache; later ones prefer FlashInfer.
+    takes = engine == "vllm" and not backend and V1_ALONE <= numbers < READ_IN_REFUSALS
+    triton = (backend.startswith("TRITON") or takes) and capability < FP8_CONVERSIONS and not latent
+    if capability < FP8_ANYWHERE or triton:
         least = FP8_ANYWHERE if capability < FP8_ANYWHERE else FP8_CONVERSIONS
-        where = "every backend" if least == FP8_ANYWHERE else "Triton"
+        where = "every backend" if least == FP8_ANYWHERE else "Triton, which this release takes," if takes else "Triton"
+        newest = CHECKED if least == FP8_ANYWHERE else TRITON_E4M3
+        certain = engine == "vllm" and V1_ALONE <= numbers[:2] <= newest and not latent
         yield Problem(
             f"reading FP8 E4M3 in {where} needs compute capability {least[0]}.{least[1]}, and {accelerator.name} has "
             f"{shown}",
             Source("engine", TRITON_FILE, "fp8e4nv"),
-            Severity.WARNING,
+            Severity.ERROR if certain else Severity.WARNING,
             f"{shown} < {least[0]}.{least[1]}",
             ("hardware", "accelerator"),
             "leave the cache in 16 bit" + ("" if least == FP8_ANYWHERE else ', or use the backend "FLASHINFER"'),
         )
+
+
+def _sparse_e4m3(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Major compute capabilities on which a backend of sparse latent attention reads plain E4M3."""
+    return (10, 12) if numbers >= SPARSE_12 else (10,)
 
 
 def _capability(text: str | None) -> tuple[int, ...]:

@@ -81,6 +81,10 @@ def share(plugins: Plugins, accelerator: str, rest: str, model: str = "meta-llam
         ("--enable-hierarchical-cache", None, {"kv_cache.offload": "host memory"}),
         ("--ep-num-redundant-experts 32", None, {"moe.redundant_experts": 32}),
         ("--attention-backend fa3", None, {"engine.attention_backend": "fa3"}),
+        ("--max-total-tokens 65536", None, {"kv_cache.max_tokens": 65536}),
+        ("--disable-cuda-graph", None, {"engine.enforce_eager": True}),
+        ("--cuda-graph-max-bs 24", "0.5.9", {"engine.cuda_graph_max_batch": 24}),
+        ("--cuda-graph-bs-decode 1 2 48 16", "0.5.20", {"engine.cuda_graph_max_batch": 48}),
         (
             "--speculative-algorithm EAGLE3 --speculative-draft-model-path h --speculative-num-steps 3 "
             "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
@@ -287,7 +291,71 @@ def test_what_is_refused(plugins: Plugins, version: str, rest: str, path: str | 
     assert found == ([] if path is None else [path])
 
 
+@pytest.mark.parametrize(
+    ("device", "version", "refused"),
+    [
+        ("nvidia/v100-sxm2-32gb", "0.5.7", True),
+        ("nvidia/v100-sxm2-32gb", "0.5.5", False),
+        ("nvidia/t4", "0.5.23", False),
+        ("amd/mi300x-oam-192gb", "0.5.23", False),
+    ],
+)
+def test_devices_below_the_least_capability(plugins: Plugins, device: str, version: str, refused: bool) -> None:
+    composition = review(plugins, device, '[engine]\nname = "sglang"\n').composition
+    assert composition is not None
+    found = [path for path, _, _ in sglang.unsupported(version, composition.context)]
+    assert found == ([("hardware", "accelerator")] if refused else [])
+
+
 def test_nothing_is_refused_where_no_release_is_known(plugins: Plugins) -> None:
     composition = review(plugins, "nvidia/h100-sxm5-80gb", "[policy.kv_cache]\npage_size = 3000\n").composition
     assert composition is not None
     assert not list(sglang.unsupported(None, composition.context))
+
+
+V4 = """\
+servelint = 1
+[hardware]
+accelerator = "{device}"
+devices = 8
+[model]
+id = "deepseek-ai/DeepSeek-V4-Pro"
+[engine]
+name = "sglang"
+version = "{version}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "scales", "wide"),
+    [
+        ("nvidia/h200-sxm5-141gb", "0.5.15", 4 / 32, 2.0),
+        ("nvidia/h200-sxm5-141gb", "0.5.20", 0.0, 2.0),
+        ("nvidia/b200-sxm6-180gb", "0.5.15", 0.0, 1.0),
+    ],
+)
+def test_what_hopper_holds_beside_the_checkpoint(
+    plugins: Plugins, device: str, version: str, scales: float, wide: float
+) -> None:
+    review = Review(parse("a.toml", V4.format(device=device, version=version), plugins.policies), plugins, Path())
+    assert review.composition is not None
+    held = review.composition.memory.weights
+    experts = sum(w.params for w in held if w.tensor.role == "routed_experts" and "as loaded" not in w.name)
+    beside = sum(w.params * w.format.bytes_per_element for w in held if "as loaded" in w.name)
+    assert beside == pytest.approx(scales * experts)
+    first = next(w for w in held if w.tensor.name == "o_a_proj")
+    assert first.format.bits_per_element / 8 == pytest.approx(wide, rel=1e-3)
+
+
+def test_the_largest_graph_is_part_of_the_reserve(plugins: Plugins) -> None:
+    def share(line: str) -> float:
+        text = (
+            'servelint = 1\n[hardware]\naccelerator = "nvidia/l40s"\n[model]\nid = "meta-llama/Llama-3.1-8B"\n'
+            f'[engine]\nname = "sglang"\nversion = "0.5.9"\n{line}'
+        )
+        review = Review(parse("a.toml", text, plugins.policies), plugins, Path())
+        assert review.composition is not None
+        return review.composition.memory.budget
+
+    # 2 MiB for each sequence, of which 32 are the default here.
+    assert share("") - share("cuda_graph_max_batch = 96\n") == pytest.approx(2 * 64 * 2**20)

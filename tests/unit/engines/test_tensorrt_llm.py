@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from servelint.launch.manifest import ManifestFile
 from servelint.launch.reading import image_version, starts
 from servelint.manager import Plugins
 from servelint.place import Place
+from servelint.review import Review
+from servelint.spec.document import parse
 from servelint_plugins.engines import tensorrt_llm
 from servelint_plugins.engines.tensorrt_llm_arguments import NESTED, TOP
 from servelint_plugins.engines.tensorrt_llm_arguments import read as read_arguments
@@ -81,6 +84,10 @@ def test_flags_set_keys(text: str, expected: dict[str, Any]) -> None:
             {"batching.admission": "MAX_UTILIZATION"},
         ),
         ("attn_backend: FLASHINFER", {"engine.attention_backend": "FLASHINFER"}),
+        ("cuda_graph_config: {max_batch_size: 64}", {"engine.cuda_graph_max_batch": 64}),
+        ("cuda_graph_config: {batch_sizes: [1, 128, 4]}", {"engine.cuda_graph_max_batch": 128}),
+        ("cuda_graph_config: null", {"engine.enforce_eager": True}),
+        ("kv_cache_config: {max_tokens: 40000}", {"kv_cache.max_tokens": 40000}),
         (
             "quant_config: {quant_algo: FP8, kv_cache_quant_algo: FP8}",
             {"quantization.weights": "fp8", "quantization.kv_cache": "fp8"},
@@ -189,3 +196,18 @@ def test_what_starts_it(plugins: Plugins, command: str) -> None:
 
 def test_the_image_tag_is_the_release() -> None:
     assert image_version(tensorrt_llm.ENGINE, "nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc6") == "1.2.0"
+
+
+def test_old_builds_hold_a_prompt_for_every_sequence(plugins: Plugins) -> None:
+    def tokens(version: str, more: str = "") -> int | None:
+        text = (
+            'servelint = 1\n[hardware]\naccelerator = "nvidia/a100-sxm4-80gb"\n[model]\n'
+            f'id = "meta-llama/Llama-2-7b-hf"\n[engine]\nname = "trtllm"\n{version}{more}'
+        )
+        review = Review(parse("a.toml", text, plugins.policies), plugins, Path())
+        assert review.composition is not None
+        return review.composition.scheduler.max_batched_tokens
+
+    assert tokens("") == tokens('version = "1.0.0"\n') == tokens('version = "0.11.0"\n') == 8192
+    assert tokens('version = "0.5.0"\n') == 8 * 2048
+    assert tokens('version = "0.5.0"\n', "[policy.batching]\nmax_sequences = 64\n") == 64 * 2048

@@ -126,6 +126,8 @@ def test_reserves_by_release_and_devices(plugins: Plugins) -> None:
     assert reserves("0.20.2") == {"runtime": 0.5}
     assert reserves("0.20.2", "[policy.parallelism]\ntensor = 2\n") == {"runtime": 1.0}
     assert reserves("0.21.0") == {"runtime": 0.5, "graphs": pytest.approx(0.127 + 32 * 0.0052)}
+    eager = memory(plugins, "0.21.0", "meta-llama/Llama-3.1-8B", engine="enforce_eager = true\n").reserves
+    assert [r.name for r in eager] == ["runtime", "peak activations"]
     halves = reserves("0.21.0", "[policy.parallelism]\npipeline = 2\n")
     assert halves == {"runtime": 1.0, "graphs": pytest.approx(0.127 + 16 * 0.0052)}
     seen = memory(plugins, "0.20.2", "Qwen/Qwen2.5-VL-7B-Instruct").reserves
@@ -138,3 +140,25 @@ def test_prompts_are_cut_to_fewer_tokens_before_0_6_5(plugins: Plugins) -> None:
         return next(r.bytes for r in held.reserves if r.name == "peak activations")
 
     assert peak("0.6.5") == 4 * peak("0.6.4")
+
+
+@pytest.mark.parametrize(
+    ("device", "more", "factor"),
+    [
+        # Widths of 2,880 are 3,072 and 2,944; a half of the experts' is 1,440, which takes 1,536.
+        ("nvidia/a100-sxm4-80gb", "", 3072 / 2880 * 2944 / 2880),
+        ("nvidia/a100-sxm4-80gb", "[policy.parallelism]\ntensor = 2\n", 3072 / 2880 * 1536 / 1440 / 2),
+        ("nvidia/a100-sxm4-80gb", "[policy.parallelism]\ntensor = 2\nexpert = 2\n", 3072 / 2880 * 2944 / 2880 / 2),
+        ("nvidia/h100-sxm5-80gb", "", 1.0),
+    ],
+)
+def test_experts_in_mxfp4_are_padded_for_marlin(plugins: Plugins, device: str, more: str, factor: float) -> None:
+    text = (
+        f'servelint = 1\n[hardware]\naccelerator = "{device}"\n[model]\nid = "openai/gpt-oss-20b"\n'
+        f'[engine]\nname = "vllm"\nversion = "0.11.0"\n{more}'
+    )
+    composition = Review(parse("a.toml", text, plugins.policies), plugins, Path()).composition
+    assert composition is not None
+    held = [w for w in composition.memory.weights if w.tensor.role == "routed_experts" and w.format.name == "mxfp4"]
+    assert held
+    assert [w.params / w.tensor.params for w in held] == pytest.approx([factor] * len(held))

@@ -33,6 +33,7 @@ WANTED = (
     "nvidia/a40",
     "nvidia/rtx-3090",
     "nvidia/t4",
+    "nvidia/p40",
     "nvidia/v100-sxm2-32gb",
     "nvidia/l4",
     "nvidia/l40",
@@ -80,6 +81,8 @@ WANTED = (
 PINS = {
     "nvidia/v100-sxm2-32gb": 4096,
     "nvidia/t4": 256,
+    "nvidia/p40": 384,
+    "nvidia/gb10": 256,
     "nvidia/a100": 5120,
     "nvidia/a30": 3072,
     "nvidia/a10": 384,
@@ -116,6 +119,7 @@ PIN_RATES = {
     "HBM2e": (2.4e9, 4.0e9),
     "HBM3": (4.7e9, 6.9e9),
     "HBM3e": (5.8e9, 9.6e9),
+    "GDDR5": (6e9, 9e9),
     "GDDR6": (12e9, 20.1e9),
     "GDDR6X": (19e9, 24e9),
     "GDDR7": (24e9, 32e9),
@@ -215,6 +219,7 @@ UNEVEN_SPARSITY = {
     ("aws/trainium2", "fp8"): 1.97,
 }
 L2_MIB = {
+    "pascal": (3,),
     "volta": (6,),
     "turing": (4,),
     "ampere-ga100": (24, 40),
@@ -277,6 +282,7 @@ WATTS = {
     "oam-2023": (750, 1000),
     "oam-2025": (1400, 1400),
     "tpu": (170, 200),
+    "gb10": (140, 140),
 }
 LANES = {"NVLink2": 25e9, "NVLink3": 25e9, "NVLink4": 25e9, "NVLink5": 50e9}
 """Bytes a second and direction of one link."""
@@ -328,6 +334,7 @@ DOMAINS = {
     "aws/trainium2": 16,
 }
 GENERATIONS = {
+    "pascal": (3,),
     "volta": (3,), "turing": (3,), "ampere": (4,), "ada": (4,), "hopper": (5,), "blackwell": (5, 6), "cdna2": (4,),
     "cdna3": (5,), "cdna4": (5,), "gaudi2": (4,), "gaudi3": (5,),
 }  # fmt: skip
@@ -345,6 +352,7 @@ BALANCE = {
     "hopper": (35, 375),
     "blackwell": (210, 320),
     "blackwell-rtx": (110, 300),
+    "nvidia/gb10": (450, 470),
     "cdna2": (110, 120),
     "cdna3": (65 * 3, 65 * 4),
     "cdna4": (300, 330),
@@ -361,7 +369,7 @@ def chip(sheet: Mapping[str, Any]) -> str:
     name, key = str(sheet["architecture"]), str(sheet["id"])
     if name == "ampere":
         return "ampere-ga100" if "HBM" in sheet["memory"]["kind"] else "ampere-ga102"
-    if name == "blackwell" and "GDDR" in sheet["memory"]["kind"]:
+    if name == "blackwell" and "DDR" in sheet["memory"]["kind"]:
         return "blackwell-rtx"
     if name.startswith("tpu"):
         return "tpu"
@@ -449,6 +457,14 @@ def compute(sheet: Mapping[str, Any]) -> Iterator[str]:
         if dense and not dense["fp32"] == dense["fp16"] == pytest.approx(sms * 256 * 1.398e9, rel=0.01):
             yield "an Apple GPU core does 128 multiply-adds a clock"
         return
+    if kind == "pascal":
+        # 128 multiply-adds a clock and unit, and four INT8 ones in the place of each.
+        if (
+            not CLOCKS_HZ[0] <= dense["fp32"] / (sms * 256) <= 1.6e9
+            or not 0.95 < dense["int8"] / dense["fp32"] / 4 < 1.05
+        ):
+            yield "no rate of Pascal's units"
+        return
     if base is None:
         yield "no 16-bit rate"
         return
@@ -485,7 +501,7 @@ def compute(sheet: Mapping[str, Any]) -> Iterator[str]:
         expected = UNEVEN_SPARSITY.get((key, precision), 2)
         if not 0.98 < rate / dense[precision] / expected < 1.02:
             yield f"sparse {precision} is {rate / dense[precision]:.3f} times dense"
-    low, high = BALANCE[kind]
+    low, high = BALANCE.get(key, BALANCE[kind])
     if not low <= base / sheet["memory"]["bandwidth_bytes_per_s"] <= high:
         yield f"{base / sheet['memory']['bandwidth_bytes_per_s']:.0f} FLOP a byte"
 
@@ -566,6 +582,7 @@ def board_class(sheet: Mapping[str, Any]) -> str:
     """The class of `WATTS`."""
     key, form, kind = sheet["id"], sheet["form_factor"], chip(sheet)
     special = {
+        "nvidia/gb10": "gb10",
         "nvidia/h20-96gb": "h20", "nvidia/a30": "a30", "nvidia/a10": "ga102-single", "nvidia/h200-nvl-141gb":
         "pcie-12vhpwr", "nvidia/rtx-4090": "pcie-12vhpwr", "amd/mi355x-oam-288gb": "oam-2025",
         "intel/gaudi3-pcie-128gb": "pcie-12vhpwr",
