@@ -96,7 +96,7 @@ def replacements(document: Document, fix: Fix) -> list[_Replacement]:
 
 def _replacement(document: Document, edit: Edit) -> _Replacement:
     spans = document.spans
-    if edit.path in document.settings:
+    if edit.path in document.settings or any(c.runs and c.path == edit.path for c in document.contradictions):
         raise FixError(f"{dotted(edit.path)} is set by the launch file")
     span = spans.value(edit.path)
     if span is not None:

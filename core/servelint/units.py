@@ -1,6 +1,7 @@
 """Parse and format physical quantities; nothing else in the project knows a unit prefix.
 
-A quantity in a spec is a plain number in SI units or text with a unit. Decimal and binary prefixes are kept
+A quantity in a spec is a plain number in SI units or text with a unit; text without one is read only as a
+fraction or a count. Decimal and binary prefixes are kept
 apart ("80 GB" is 80e9 bytes, "80 GiB" is 80 * 2**30), bits are divided by eight, and arithmetic is done on
 integers until the last step, so that "0.1 GB" is exactly 100000000 bytes. Text that two readers could take
 for two values is read in one stated way and `ambiguities` says so; text of the wrong dimension is an error.
@@ -119,17 +120,11 @@ _RATES = {
     "token": Dimension.TOKENS_PER_SECOND,
     "request": Dimension.REQUESTS_PER_SECOND,
 }
-# Where a prefix alone is a unit, as in "32k" tokens or "512Gi" of memory. Not in other rates: the "400G" of a
-# network is in bits.
-_BARE_PREFIX = frozenset(
-    (
-        Dimension.BYTES,
-        Dimension.TOKENS,
-        Dimension.TOKENS_PER_SECOND,
-        Dimension.REQUESTS_PER_SECOND,
-        Dimension.COUNT,
-    )
-)
+# Where a prefix alone is a unit, as in "32k" tokens or "512Gi" of memory. Not in rates: the "400G" of a network
+# is in bits, and "6k" requests may be a minute's.
+_BARE_PREFIX = frozenset((Dimension.BYTES, Dimension.TOKENS, Dimension.COUNT))
+# Where text needs no unit, as there is but one. The "50" of a time could be of seconds or of milliseconds.
+_BARE_NUMBER = frozenset((Dimension.TOKENS, Dimension.FRACTION, Dimension.COUNT))
 _BINARY_NOUNS = ("byte", "bit", "token")
 _MAYBE_BINARY = (Dimension.BYTES, Dimension.BYTES_PER_SECOND, Dimension.TOKENS, Dimension.COUNT)
 _SPACED_NOUNS = ("token", "request")
@@ -143,14 +138,15 @@ _SCALES = ("", "k", "M", "G", "T", "P", "E")
 def parse_quantity(value: object, dimension: Dimension) -> float:
     """The SI value of a number, or of text with a unit.
 
-    A plain number, also as text, is in the dimension's SI unit. Text and `int` give an `int` when the
+    A plain number is in the dimension's SI unit. Text must carry a unit, except that of tokens, counts and
+    fractions. Text and `int` give an `int` when the
     quantity is whole, exact at any size, and the nearest `float` otherwise; a `float` stays one, except that
     a `COUNT` is always an `int`. Digits in text may be grouped, "80_000 MB" or "80,000 MB", and fractions may
     be in percent.
 
     Raises `QuantityError` for all else: other types and booleans, NaN and infinities, negative values,
-    fractions above 1, counts that are not whole, sizes beyond 1e30 or below 1e-30, unknown units, and units
-    of another dimension.
+    fractions above 1, counts that are not whole, sizes beyond 1e30 or below 1e-30, missing and unknown units,
+    and units of another dimension.
     """
     if isinstance(value, str):
         number = _read_number(value, dimension)
@@ -262,6 +258,9 @@ def _unit_due(number: _Number, text: str, dimension: Dimension) -> _Unit:
     unit = _read_unit(number.unit, dimension)
     if unit is None:
         reason = f"has the unknown unit {_shown(number.unit)}"
+    elif unit is _NO_UNIT and dimension not in _BARE_NUMBER:
+        plain = "seconds" if dimension is Dimension.SECONDS else dimension.unit
+        raise _error(f"has no unit: give one, or write the number without quotes ({plain})", text, dimension)
     elif unit is _NO_UNIT or unit.dimension is dimension:
         return unit
     else:

@@ -142,6 +142,7 @@ def _diff(texts: Iterator[Text], linter: Linter, unreadable: list[Unreadable], *
     from difflib import unified_diff
 
     changed = False
+    left = 0
     for text in texts:
         if text.kind != "spec":
             continue
@@ -151,6 +152,13 @@ def _diff(texts: Iterator[Text], linter: Linter, unreadable: list[Unreadable], *
         shown = "".join(f"{line}\n" for line in lines)
         changed = changed or bool(shown)
         write(shown)
+        if not unsafe:
+            result = linter.check(text.name, applied.text)
+            left += sum(f.finding.fix is not None and f.suppressed is None for f in result.findings)
+    if left:
+        print(f"servelint: {left} more with --unsafe-fixes, which change what is deployed", file=sys.stderr)
+    elif not changed:
+        print("servelint: no fix changes anything", file=sys.stderr)
     for found in unreadable:
         print(f"servelint: {file_name(found.name)}: {printable(found.reason)}", file=sys.stderr)
     settled(linter.plugins)

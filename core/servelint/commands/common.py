@@ -252,7 +252,21 @@ def read_input() -> Text | Unreadable:
         data = sys.stdin.buffer.read(_most_bytes() + 1) if sys.stdin is not None else None
     except (OSError, ValueError) as error:
         return Unreadable("<stdin>", f"cannot be read: {getattr(error, 'strerror', None) or error}")
-    return Unreadable("<stdin>", "standard input is closed") if data is None else _decoded(data, "<stdin>")
+    if data is None:
+        return Unreadable("<stdin>", "standard input is closed")
+    found = _decoded(data, "<stdin>")
+    if isinstance(found, Text) and not is_spec(found.text) and _ENGINES.search(found.text) and not _parses(found.text):
+        # No spec, no TOML, and it names an engine: a manifest that was piped in.
+        return found._replace(kind="manifest")
+    return found
+
+
+def _parses(text: str) -> bool:
+    try:
+        toml.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _read(path: str, name: str, *, only_specs: bool = False) -> Text | Unreadable:

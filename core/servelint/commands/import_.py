@@ -49,8 +49,8 @@ def run(argv: list[str]) -> int:
     made.add_argument(
         "--slo", action="append", default=[], metavar="LATENCY", help='an objective, such as "itl.p99=50 ms"'
     )
-    made.add_argument("--prompt-tokens", type=int, metavar="N", help="median prompt length")
-    made.add_argument("--output-tokens", type=int, metavar="N", help="median output length")
+    made.add_argument("--prompt-tokens", type=int, metavar="N", help="prompt length of every request")
+    made.add_argument("--output-tokens", type=int, metavar="N", help="output length of every request")
     made.add_argument("--rate", metavar="RATE", help='offered load, such as "5 req/s"')
     made.add_argument(
         "--inline", action="store_true", help="write the settings as keys instead of pointing at the file"
@@ -58,6 +58,7 @@ def run(argv: list[str]) -> int:
     made.add_argument(
         "--output", metavar="FILE", help="write to a file (a folder: one spec a part) instead of standard output"
     )
+    made.add_argument("--force", action="store_true", help="replace a spec that import has written before")
     made.add_argument("--format", default="text", metavar="FORMAT", help="text (a spec in TOML) or json")
     arguments = made.parse(argv)
     choice("--format", arguments.format, ("text", "json"))
@@ -92,7 +93,7 @@ def run(argv: list[str]) -> int:
 
         write_json({**head(), "invocations": [written.as_object(*made) for made in made_specs]})
     else:
-        _write(made_specs, arguments.output)
+        _write(made_specs, arguments.output, arguments.force)
     return settled(place.plugins)
 
 
@@ -152,7 +153,18 @@ def _given(arguments: argparse.Namespace, plugins: Plugins) -> dict[KeyPath, obj
         if metric not in LATENCIES or not percentile or not value.strip():
             raise ConfigError(f"--slo {text!r}: expected METRIC.PERCENTILE=TIME, such as itl.p99=50 ms")
         given["slo", metric, percentile] = value.strip()
+    _check(given, plugins)
     return given
+
+
+def _check(given: Mapping[KeyPath, object], plugins: Plugins) -> None:
+    """ConfigError for a value that no spec could have."""
+    from servelint.spec.document import parse
+
+    problems = parse("", written.only(given), plugins.policies).problems
+    if problems:
+        option = str(problems[0].path[1] if problems[0].path[0] == "workload" else problems[0].path[0])
+        raise ConfigError(f"--{option.replace('_', '-')}: {problems[0].message}")
 
 
 def _spec(
@@ -225,6 +237,8 @@ def _reference(
 ) -> dict[str, str]:
     folder = "." if output is None else output if os.path.isdir(output) else os.path.dirname(output) or "."
     reference = {"file": os.path.relpath(file.name, folder).replace(os.sep, "/")}
+    if len(beside) == 1:
+        return reference
     if len(invocation.part) > 1:
         reference["container"] = invocation.part[-1]
         if len(choose(beside, [invocation.part[-1]])) > 1:
@@ -235,14 +249,21 @@ def _reference(
     return reference
 
 
-def _keep_others(path: Path) -> None:
-    """ConfigError for a file that import did not write: a manifest's names must not decide what is lost."""
-    found = read_named(str(path)) if os.path.lexists(path) else None
-    if found is not None and (isinstance(found, Unreadable) or not found.text.startswith(WRITTEN)):
-        raise ConfigError(f"{path}: it exists and was not written by servelint import; choose with --part and --output")
+def _keep(path: Path, force: bool) -> None:
+    """ConfigError for a file that is there: what was edited by hand, or is something else, must not be lost.
+
+    Even ``force`` replaces only specs that import has written: names in a manifest do not decide what goes.
+    """
+    if not os.path.lexists(path):
+        return
+    found = read_named(str(path))
+    if isinstance(found, Unreadable) or not found.text.startswith(WRITTEN):
+        raise ConfigError(f"{path}: it exists and was not written by servelint import; give another --output")
+    if not force:
+        raise ConfigError(f"{path}: it exists; --force writes it anew")
 
 
-def _write(made: list[tuple[Launched, str, list[Any]]], output: str | None) -> None:
+def _write(made: list[tuple[Launched, str, list[Any]]], output: str | None, force: bool) -> None:
     if output is None:
         write(("\n# " + "-" * 70 + "\n\n").join(text for _, text, _ in made))
         if len(made) > 1:
@@ -256,12 +277,13 @@ def _write(made: list[tuple[Launched, str, list[Any]]], output: str | None) -> N
         )
     counts: dict[str, int] = {}
     for launched, text, _ in made:
-        stem = "-".join(launched.invocation.part[:2]) or "spec"
+        stem = written.short(launched, "spec") if launched.invocation.format == "shell" else ""
+        stem = stem or "-".join(launched.invocation.part[:2]) or "spec"
         safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:80].strip(".-") or "spec"
         number = counts[safe.lower()] = counts.get(safe.lower(), 0) + 1
         path = Path(output)
         if os.path.isdir(output):
             path /= f"{safe}.toml" if number == 1 else f"{safe}-{number}.toml"
-            _keep_others(path)
+        _keep(path, force)
         save(str(path), text)
         print(f"wrote {printable(str(path))}", file=sys.stderr)

@@ -38,14 +38,14 @@ _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "
 class Flag(NamedTuple):
     """One flag of an engine.
 
-    ``name`` is its long spelling without dashes; ``path`` the key of a spec that it sets, empty when it changes
-    no figure or when the engine's reader treats it by itself. ``kind``: ``text``, ``int``, ``float``,
-    ``switch`` (``--x`` and ``--no-x``, optionally with true or false), ``json``, ``count`` (an integer that may end
-    in k, K, m ...: 1k is 1000, 1K 1024) or ``many`` (several words). ``sets`` is what a switch means when it is
-    given. ``aliases`` are other spellings, short ones with their dash. ``since`` is the first release that is known
-    to have it, ``until`` the first one that is known to have it no more, ``instead`` what took its place.
-    ``before`` is the newest older release that is known not to have it yet, where that is not the one right before
-    ``since``; between the two nothing is said of the flag.
+    ``name`` is its long spelling without dashes; ``path`` the key of a spec that it sets, empty when it changes no
+    figure or when the engine's reader treats it by itself. ``kind``: ``text``, ``int``, ``float``, ``switch``
+    (``--x`` and ``--no-x``, optionally with true or false), ``json``, ``count`` (an integer that may end in k, K, m
+    ...: 1k is 1000, 1K 1024), ``many`` (several words) or ``each`` (a text that adds to those given before it).
+    ``sets`` is what a switch means when it is given. ``aliases`` are other spellings, short ones with their dash.
+    ``since`` is the first release that is known to have it, ``until`` the first one that is known to have it no
+    more, ``instead`` what took its place. ``before`` is the newest older release that is known not to have it yet,
+    where that is not the one right before ``since``; between the two nothing is said of the flag.
     """
 
     name: str
@@ -395,7 +395,7 @@ class _Reader:
 
     def _keep(self, given: Given) -> None:
         before = self.given.get(given.flag.name)
-        if before is not None and before.value != given.value:
+        if before is not None and before.value != given.value and given.flag.kind != "each":
             self._trouble(
                 "lost",
                 before.word.place,

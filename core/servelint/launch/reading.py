@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from servelint.descriptors import Engine
     from servelint.manager import Plugins
 
+STDIN = "<stdin>"
 MOST_INVOCATIONS = 200
 """Engines that one file may start; a generated file may hold more, and is then cut with a message."""
 
@@ -60,8 +61,9 @@ def invocations(file: ManifestFile, plugins: Plugins) -> tuple[Invocation, ...]:
 
     Raises ManifestError when the file is of a known format and cannot be read.
     """
+    refusals: list[ManifestError] = []
     for format_ in plugins.manifest_formats:
-        if not file.name.lower().endswith(format_.endings) and file.name != "<stdin>":
+        if not file.name.lower().endswith(format_.endings) and file.name != STDIN:
             continue
         try:
             what = f"reading {file.name} as {format_.name}"
@@ -75,12 +77,21 @@ def invocations(file: ManifestFile, plugins: Plugins) -> tuple[Invocation, ...]:
                         break
         except PluginError:
             continue
+        except ManifestError as error:
+            if file.name != STDIN:
+                raise
+            # Nothing says of what kind piped text is: what one format refuses, another one may read.
+            refusals.append(error)
+            continue
         engines = list(dict.fromkeys(plugins.engines.values()))
         # A pod may hold routers, caches and clients beside the engine; a name that the file states is kept.
         found = [i for i in found if i.engine is not None or starts(i, engines)[0] is not None]
         if found:
             beside = {name: Word(value, found[0].place, "environment file") for name, value in file.siblings.items()}
             return tuple(evolve(i, env={**beside, **i.env}) if beside else i for i in found)
+    template = next((error for error in refusals if "template" in str(error)), None)
+    if template is not None:
+        raise template
     return ()
 
 
@@ -115,6 +126,23 @@ def _after(command: Sequence[Word], sequences: Iterable[tuple[str, ...]]) -> tup
             if tuple(names[i : i + len(sequence)]) == sequence:
                 return tuple(command[i + len(sequence) :])
     return None
+
+
+def with_arguments(
+    commands: tuple[tuple[Word, ...], ...], own: tuple[tuple[Word, ...], ...], engines: Iterable[Engine]
+) -> tuple[tuple[Word, ...], ...]:
+    """Return a file's commands with a spec's own arguments after those of the one that starts an engine.
+
+    A command of the spec's own that starts an engine goes before the file's.
+    """
+    every = tuple(sequence for engine in engines for sequence in engine.starts)
+    if not commands or any(_after(command, every) is not None for command in own):
+        return (*own, *commands)
+    starting = next((i for i, command in enumerate(commands) if _after(command, every) is not None), None)
+    if starting is None:
+        starting = commands.index(_arguments(commands))
+    words = tuple(word for command in own for word in command)
+    return tuple((*command, *words) if i == starting else command for i, command in enumerate(commands))
 
 
 def _arguments(commands: Sequence[tuple[Word, ...]]) -> tuple[Word, ...]:
@@ -170,7 +198,7 @@ def read(
         with plugins.blamed(plugins.engine_provider(found.name), f"arguments read by engine {found.name!r}"):
             reading = found.read(invocation, words, version)
             contract.reading(reading)
-    settings = {s.path: s for s in _common(invocation, found, version, plugins)}
+    settings = {s.path: s for s in _common(invocation, found, plugins)}
     published = settings.get(("model", "id"))
     settings |= {s.path: s for s in reading.settings}
     loaded = settings.get(("model", "id"))
@@ -235,7 +263,7 @@ def _split_off(command: Iterable[Word], env: Mapping[str, Word], left: list[int]
             yield found
 
 
-def _common(invocation: Invocation, engine: Engine | None, version: str | None, plugins: Plugins) -> Iterator[Setting]:
+def _common(invocation: Invocation, engine: Engine | None, plugins: Plugins) -> Iterator[Setting]:
     """What a file says apart from the engine's arguments: engine, image, model, hardware."""
     at = invocation.place
     named = invocation.engine or invocation.image or (invocation.commands[0][0] if invocation.commands else None)
@@ -245,8 +273,8 @@ def _common(invocation: Invocation, engine: Engine | None, version: str | None, 
         yield Setting(("engine", "image"), invocation.image.text, invocation.image.place, "image")
     if invocation.version is not None:
         yield Setting(("engine", "version"), invocation.version.text, invocation.version.place, "version")
-    elif version is not None and invocation.image is not None:
-        yield Setting(("engine", "version"), version, invocation.image.place, "image")
+    elif invocation.image is not None and (tagged := image_version(engine, invocation.image.text)) is not None:
+        yield Setting(("engine", "version"), tagged, invocation.image.place, "image")
     if invocation.model is not None and not invocation.model.unresolved and invocation.model.text:
         yield Setting(("model", "id"), invocation.model.text, invocation.model.place, "model", invocation.model.note)
     yield from _hardware(invocation, plugins)

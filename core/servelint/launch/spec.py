@@ -16,9 +16,10 @@ from attrs import evolve
 
 from servelint.errors import ManifestError, PluginError
 from servelint.files import read_project_file
+from servelint.launch.flags import release
 from servelint.launch.invocation import Invocation, Setting, Word
 from servelint.launch.manifest import ManifestFile
-from servelint.launch.reading import Launched, choose, image_version, invocations, read
+from servelint.launch.reading import Launched, choose, image_version, invocations, read, with_arguments
 from servelint.launch.shell import script
 from servelint.lineage import KeyPath
 from servelint.manager import Plugins
@@ -37,6 +38,9 @@ RUNS: tuple[KeyPath, ...] = (
     ("engine", "cuda_graph_max_batch"),
 )
 """Keys outside the policies in which the arguments' value counts, too."""
+
+
+NAMES_HARDWARE: tuple[KeyPath, ...] = (("hardware", "accelerator"), ("hardware", "instance"))
 
 
 class Contradiction(NamedTuple):
@@ -85,8 +89,10 @@ def manifest(launched: Launched, file: ManifestFile, plugins: Plugins, given: Ma
     document.manifest = True
     document.launched = launched
     document.data = {"servelint": VERSION, "deployment": {"name": invocation.name}}
+    named = any(path in launched.settings for path in NAMES_HARDWARE)
     for path, value in given.items():
-        _set(document.data, path, value)
+        if not (named and path in NAMES_HARDWARE):
+            _set(document.data, path, value)
     for path, setting in launched.settings.items():
         _set(document.data, path, setting.value)
     # Rules of launch arguments are for specs that have some.
@@ -109,11 +115,13 @@ def _invocation(document: Document, engine: EngineTable, plugins: Plugins, root:
         invocation = _from_file(document, engine, plugins, root)
     else:
         invocation = Invocation("engine.args", "spec", document.place(("engine",)))
-    own = dict(_own_env(document, engine))
-    if own:
-        invocation = evolve(invocation, env={**invocation.env, **own})
+    variables = dict(_own_env(document, engine))
+    if variables:
+        invocation = evolve(invocation, env={**invocation.env, **variables})
     if engine.args:
-        invocation = evolve(invocation, commands=(*invocation.commands, *_own_arguments(document, engine.args)))
+        own = tuple(_own_arguments(document, engine.args))
+        engines = dict.fromkeys(plugins.engines.values())
+        invocation = evolve(invocation, commands=with_arguments(invocation.commands, own, engines))
     if engine.image is not None and invocation.image is None:
         invocation = evolve(invocation, image=Word(engine.image, document.place(("engine", "image"))))
     return invocation
@@ -261,7 +269,9 @@ def _agree(path: KeyPath, declared: object, value: object, plugins: Plugins) -> 
         engines = plugins.engines
         return engines.get(declared.lower()) is engines.get(value.lower())
     if path == ("engine", "version"):
-        return value.startswith(declared) or declared.startswith(value)
+        one, other = release(declared), release(value)
+        shorter = min(len(one), len(other))
+        return one[:shorter] == other[:shorter]
     if path[:2] == ("policy", "quantization"):
         return _same_format(declared, value, plugins)
     return declared.lower() == value.lower()

@@ -39,7 +39,7 @@ def spec(
     lines = [f"{WRITTEN} from {printable(name)}: {printable(invocation.name)}."]
     lines += [f"# {printable(note)}" for note in notes]
     lines += ["servelint = 1", ""]
-    keys: dict[KeyPath, tuple[object, str]] = {("deployment", "name"): (_short(launched), "")}
+    keys: dict[KeyPath, tuple[object, str]] = {("deployment", "name"): (short(launched, name), "")}
     for path, setting in launched.settings.items():
         if args_from is None or not _from_arguments(path, setting):
             keys[path] = (setting.value, _origin(setting))
@@ -47,7 +47,11 @@ def spec(
         keys[path] = (value, "given on the command line")
     if args_from is not None:
         keys["engine", "args_from"] = (dict(args_from), "")
-    lines += _tables(keys)
+    missing = []
+    if not any(key in keys for key in (("hardware", "accelerator"), ("hardware", "instance"))):
+        missing = ["# The file does not say which accelerator; `servelint catalog hardware` lists their ids:"]
+        missing += [*(f"#   {line}" for line in _named_hardware(launched)), '# accelerator = "..."']
+    lines += _tables(keys, {("hardware",): missing} if missing else {})
     if args_from is not None:
         comments = [
             (f"{dotted(s.path)} = {toml(s.value)}", _origin(s))
@@ -60,9 +64,6 @@ def spec(
             ]
             lines += [f"#   {key:<{_WIDTH}}  {origin}" for key, origin in comments]
             lines.append("")
-    if not any(key in keys for key in (("hardware", "accelerator"), ("hardware", "instance"))):
-        lines += ["# The file does not say which accelerator; `servelint catalog hardware` lists their ids:"]
-        lines += [*(f"#   {line}" for line in _named_hardware(launched)), '# hardware.accelerator = "..."', ""]
     lines += _asked(keys)
     if launched.unused:
         shown = ", ".join(dict.fromkeys(launched.unused))
@@ -88,7 +89,15 @@ def _from_arguments(path: KeyPath, setting: Setting) -> bool:
     return path[0] in ("policy", "model", "engine") and path != ("engine", "name") and setting.spelling != ""
 
 
-def _short(launched: Launched) -> str:
+def only(keys: Mapping[KeyPath, object]) -> str:
+    """The text of a spec with nothing but these keys."""
+    return "\n".join(["servelint = 1", "", *_tables({path: (value, "") for path, value in keys.items()}, {})])
+
+
+def short(launched: Launched, file: str) -> str:
+    """What the deployment is called: as its object, or for a script as its file."""
+    if launched.invocation.format == "shell":
+        return printable(file.replace("\\", "/").rpartition("/")[2].partition(".")[0].strip("<>") or "script", 80)
     name = launched.invocation.part[0] if launched.invocation.part else launched.invocation.name
     return printable(name, 80)
 
@@ -99,8 +108,9 @@ def _origin(setting: Setting) -> str:
     return printable(f"{setting.spelling}, {where}{note}", 200) if setting.spelling else ""
 
 
-def _tables(keys: Mapping[KeyPath, tuple[object, str]]) -> list[str]:
-    tables: dict[KeyPath, list[tuple[str, object, str]]] = {}
+def _tables(keys: Mapping[KeyPath, tuple[object, str]], below: Mapping[KeyPath, list[str]]) -> list[str]:
+    """The tables in the usual order; ``below`` are comments that follow the header of a table."""
+    tables: dict[KeyPath, list[tuple[str, object, str]]] = {head: [] for head in below}
     for path, (value, origin) in keys.items():
         head = path[:2] if path[0] == "policy" and len(path) > 2 else path[:1]
         tables.setdefault(head, []).append((".".join(_key(str(p)) for p in path[len(head) :]), value, origin))
@@ -108,6 +118,7 @@ def _tables(keys: Mapping[KeyPath, tuple[object, str]]) -> list[str]:
     order = {name: i for i, name in enumerate(_TABLES)}
     for head in sorted(tables, key=lambda t: (order.get(str(t[0]), 99), str(t))):
         lines.append(f"[{'.'.join(_key(str(p)) for p in head)}]")
+        lines += below.get(head, [])
         for key, value, origin in tables[head]:
             text = f"{key} = {toml(value)}"
             lines.append(f"{text:<{_WIDTH}}  # {origin}" if origin else text)

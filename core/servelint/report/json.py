@@ -139,7 +139,7 @@ def input_object(item: Input, document: Document | None = None) -> dict[str, Any
     if suffix:
         result["quantity"] = suffix
     if document is not None and item.source.path and document.has(item.source.path):
-        place = document.place(item.source.path)
+        place = document.origin(item.source.path)
         result["line"] = place.line
         if place.file:
             result["file"] = place.file

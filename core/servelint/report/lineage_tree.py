@@ -34,7 +34,7 @@ def as_object(node: Node, document: Document) -> dict[str, Any]:
     if node.source is not None:
         result["source"] = {"kind": node.source.kind, "text": text(str(node.source))}
         if node.source.path and document.has(node.source.path):
-            place = document.place(node.source.path)
+            place = document.origin(node.source.path)
             result["source"] |= {
                 "key_path": dotted(node.source.path),
                 "file": place.file or document.name,

@@ -76,7 +76,7 @@ def source_text(source: Source, document: Document | None) -> str:
     """Say where a value comes from: the spec's line, the engine, a datasheet's field, an assumption."""
     if source.kind == "spec" and source.path:
         if document is not None and document.has(source.path):
-            place = document.place(source.path)
+            place = document.origin(source.path)
             where = f"{place.file}:{place.line}" if place.file else f"line {place.line}"
             return f"{dotted(source.path)}, {where}"
         return dotted(source.path)

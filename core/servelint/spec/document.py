@@ -101,6 +101,12 @@ class Document:
         span = self.spans.key(path) if on_key else None
         return self.span_place(span or self.spans.best(path))
 
+    def origin(self, path: KeyPath) -> Place:
+        """Return where the value that counts stands: of a key that launch arguments set otherwise, theirs."""
+        return next((c.setting.place for c in self.contradictions if c.runs and c.path == path), None) or self.place(
+            path
+        )
+
     def line_text(self, place: Place) -> str:
         """The line that a place begins on."""
         if not place.file:

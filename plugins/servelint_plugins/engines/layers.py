@@ -72,12 +72,12 @@ class Layers:
     def one_device(self, invocation: Invocation, spelling: str) -> None:
         """Without a tensor-parallel degree an engine takes one device, whatever the file's pod has.
 
-        Nothing is said where a spec holds the arguments, which may declare the degree by itself, and where some
-        argument is not known.
+        Nothing is said where a spec holds the arguments, or points into a file at them, which may declare the
+        degree by itself, and where some argument is not known.
         """
         path = ("policy", "parallelism", "tensor")
         unknown = any(trouble.kind == "unresolved" for trouble in self.troubles)
-        if path not in self.settings and self.given and invocation.format != "spec" and not unknown:
+        if path not in self.settings and self.given and invocation.format not in ("spec", "path") and not unknown:
             self.settings[path] = Setting(path, 1, invocation.place, spelling, "not given: one device")
 
     def reading(self, table: FlagTable) -> Reading:

@@ -143,7 +143,6 @@ class _Reader:
         elif (flags.value("ep-size") or 0) > 0:
             flags.set("ep-size", (*PARALLEL, "expert"))
         nodes = flags.value("nnodes") or 1
-        flags.used.add("node-rank")
         devices = tensor * (flags.value("pp-size") or 1) * copies
         if nodes > 1 and devices % nodes == 0:
             flags.set(

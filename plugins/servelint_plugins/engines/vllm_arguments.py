@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from servelint.launch.flags import Arguments, Given, read_options, release, telling
+from servelint.launch.flags import Arguments, Given, gone, read_options, release, telling
 from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
 from servelint.launch.manifest import ManifestError
@@ -255,7 +255,9 @@ class _Reader:
                 "enable-expert-parallel", ("policy", "parallelism", "expert"), tensor * data, "tensor x data devices"
             )
         open_words = any("$" in w.text for w in self.words) or any(t.kind == "unresolved" for t in self.troubles)
-        if TENSOR not in self.settings and self.invocation.format != "spec" and not open_words and self.given:
+        # Arguments that a spec holds or points into need not be all: the spec may declare the degree by itself.
+        partial = self.invocation.format in ("spec", "path")
+        if TENSOR not in self.settings and not partial and not open_words and self.given:
             self.settings[TENSOR] = Setting(
                 TENSOR, 1, self.invocation.place, "--tensor-parallel-size", "not given: one device"
             )
@@ -439,7 +441,10 @@ class _Reader:
             return (switch, "VLLM_USE_V1") if switch.text == "0" else None
         for name in FALLS_BACK:
             given = self.given.get(name)
-            if given is not None and not (name == "num-scheduler-steps" and given.value == 1):
+            if given is None or gone(given.flag, self.version):
+                # A release that no longer parses the flag starts nothing.
+                continue
+            if not (name == "num-scheduler-steps" and given.value == 1):
                 return given.spelled, f"--{name}"
         return None
 

@@ -228,7 +228,7 @@ max-prompt-adapter-token int 0.4.3 0.5.5 0.10.0
 max-prompt-adapters int 0.4.3 0.5.5 0.10.0
 max-seq-len-to-capture int - - 0.11.0
 media-io-kwargs json 0.9.1 0.9.2 -
-middleware text - - -
+middleware each - - -
 mm-cache-preprocessor switch - - 0.6.6.post1
 mm-encoder-attn-backend text 0.11.0 0.11.2 -
 mm-encoder-attn-dtype text 0.19.1 0.21.0 -

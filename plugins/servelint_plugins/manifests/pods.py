@@ -239,7 +239,7 @@ def invocations(
             pods=pods,
             replicas=replicas,
             role=role or role_in(lines) or role_of(called) or role_of(name),
-            hints=(*hints(pod, container), *extra),
+            hints=() if _shared(container) else (*hints(pod, container), *extra),
             model=model,
             troubles=_shared(container),
         )

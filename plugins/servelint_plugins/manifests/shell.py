@@ -21,6 +21,7 @@ def read(file: ManifestFile) -> Iterator[Invocation]:
             raise
         return
     files = dict(file.here_documents(file.text))
+    count = 0
     for line in (inner for outer in lines for inner in pods.opened(file, outer)):
         container = recipes.docker_run(line)
         image: Word | None = None
@@ -37,11 +38,13 @@ def read(file: ManifestFile) -> Iterator[Invocation]:
             continue
         if pods.other((words,)):
             continue
+        count += 1
         yield Invocation(
             f"command on line {line[0].place.line}",
             "shell",
             line[0].place,
-            part=(f"line {line[0].place.line}",),
+            # Not by its line, which any edit above moves.
+            part=(f"command {count}",),
             image=image,
             commands=(words,) if words else (),
             env={**assigned, **own},

@@ -283,9 +283,12 @@ def _arguments(review: Review) -> Iterator[Finding]:
     if document.manifest and launched is not None:
         missing = [k for k in _nouns(review) if k == "hardware.accelerator" or not launched.invocation.model]
         if missing:
+            hints = launched.invocation.hints[:3] if "hardware.accelerator" in missing else ()
+            said = ", ".join(f"{hint.label} = {hint.value.text[:80]}" for hint in hints)
             yield Finding(
                 ("hardware",) if "hardware.accelerator" in missing else ("model",),
-                f"the manifest does not say what {' and '.join(missing)} is, so memory and speed are not judged",
+                f"the manifest does not say what {' and '.join(missing)} is, so memory and speed are not judged"
+                + (f"; it says {said}, which names no single part of the catalogue" if said else ""),
                 help="name the accelerator with --hardware, or write a spec with `servelint import`",
                 severity=Severity.INFO,
                 confidence="high",

@@ -131,8 +131,8 @@ def test_equal_names_give_files_of_their_own(tmp_path: Path, monkeypatch: pytest
     assert main(["import", "two.yaml", "--output", "specs"]) == 0
     held = {p.name: "a/two" in p.read_text() for p in (tmp_path / "specs").iterdir()}
     assert held == {"chat-c.toml": False, "chat-c-2.toml": True}
-    # What import wrote it may write again.
-    assert main(["import", "two.yaml", "--output", "specs"]) == 0
+    # What import wrote it may write again, when it is told to.
+    assert main(["import", "two.yaml", "--output", "specs", "--force"]) == 0
 
 
 def test_a_manifests_name_overwrites_no_other_file(
@@ -140,9 +140,9 @@ def test_a_manifests_name_overwrites_no_other_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.sh").write_text("vllm serve m\n")
-    (tmp_path / "line-1.toml").write_text("[precious]\n")
+    (tmp_path / "x.toml").write_text("[precious]\n")
     assert main(["import", "x.sh", "--output", "."]) == 2
-    assert (tmp_path / "line-1.toml").read_text() == "[precious]\n"
+    assert (tmp_path / "x.toml").read_text() == "[precious]\n"
     assert "was not written by servelint import" in capsys.readouterr().err
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,3 +55,64 @@ def test_a_template_is_refused_with_its_place(
     assert "m.yaml:2:7" in said
     assert "render it first" in said
     assert "Traceback" not in said
+
+
+def test_a_spec_that_was_written_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve.sh").write_text("vllm serve Qwen/Qwen3-8B\n", encoding="utf-8")
+    given = ["import", "serve.sh", "--output", "chat.toml"]
+    assert main(given) == 0
+    spec = tmp_path / "chat.toml"
+    spec.write_text(spec.read_text(encoding="utf-8") + "# by hand\n", encoding="utf-8")
+    assert main(given) == 2
+    assert "--force" in capsys.readouterr().err
+    assert "# by hand" in spec.read_text(encoding="utf-8")
+    assert main([*given, "--force"]) == 0
+    assert "# by hand" not in spec.read_text(encoding="utf-8")
+    (tmp_path / "other.toml").write_text("a = 1\n", encoding="utf-8")
+    assert main(["import", "serve.sh", "--output", "other.toml", "--force"]) == 2
+
+
+def test_a_script_may_move_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "serve.sh"
+    script.write_text("vllm serve Qwen/Qwen3-8B\n", encoding="utf-8")
+    assert main(["import", "serve.sh", "--output", "chat.toml"]) == 0
+    written = (tmp_path / "chat.toml").read_text(encoding="utf-8")
+    assert 'args_from = { file = "serve.sh" }' in written
+    assert 'name = "serve"' in written
+    script.write_text("#!/bin/sh\n# one more line\nvllm serve Qwen/Qwen3-8B\n", encoding="utf-8")
+    assert main(["check", "chat.toml"]) == 0
+    # What the comment asks for is a key of its table.
+    filled = written.replace('# accelerator = "..."', 'accelerator = "nvidia/l40s"')
+    (tmp_path / "chat.toml").write_text(filled, encoding="utf-8")
+    capsys.readouterr()
+    main(["check", "chat.toml", "--format", "json"])
+    assert not [f for f in json.loads(capsys.readouterr().out)["findings"] if f["code"].startswith("SPEC")]
+
+
+@pytest.mark.parametrize("command", ["import", "check"])
+@pytest.mark.parametrize("text", ["vllm serve Qwen/Qwen3-8B\n", "#!/bin/sh\nvllm serve Qwen/Qwen3-8B\n", None])
+def test_piped_text_may_be_any_kind(
+    command: str, text: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = (text or ROLES).encode()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    assert main([command, "-"]) in (0, 1)
+    captured = capsys.readouterr()
+    assert "SPEC001" not in captured.out
+    assert ("[engine]" in captured.out) is (command == "import")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--rate", "abc"), ("--slo", "itl.p98=5 ms"), ("--slo", "itl.p99=xyz")])
+def test_a_value_that_no_spec_could_have_is_refused(
+    option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "serve.sh").write_text("vllm serve Qwen/Qwen3-8B\n", encoding="utf-8")
+    assert main(["import", "serve.sh", option, value]) == 2
+    assert option in capsys.readouterr().err
