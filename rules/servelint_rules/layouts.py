@@ -9,6 +9,9 @@ from attrs import evolve
 from servelint.lineage import KeyPath
 from servelint.plugin import Accelerator, Attention, Composition, InfeasibleError, LatentAttention, Review
 
+NODE = 8
+"""Devices of the largest replica that is proposed: those of the usual node."""
+
 
 def decode_side(composition: Composition) -> Composition:
     """What decodes: the pool for it, or the replica itself."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attrs import evolve
 
+from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Composition, Review
 from servelint.service import Objective, Service
 
@@ -44,6 +45,25 @@ def budget_key(review: Review) -> str:
 def with_budget(review: Review, tokens: int) -> Composition | None:
     """The deployment with another limit of prompt tokens a step, None where that does not compose."""
     return review.variant(batching=evolve(review.policy("batching"), **{budget_key(review): tokens}))
+
+
+def budget_edits(review: Review, tokens: int) -> tuple[tuple[KeyPath, str], ...]:
+    """The edits that set the limit of prompt tokens a step.
+
+    vLLM refuses a budget that is less than its admission limit, so that one follows where it is declared.
+    """
+    key, batching = budget_key(review), review.policy("batching")
+    admission: KeyPath = ("policy", "batching", "max_sequences")
+    edits: list[tuple[KeyPath, str]] = [(("policy", "batching", key), str(tokens))]
+    vllm = review.engine is not None and review.engine.name == "vllm"
+    if vllm and key != "prefill_chunk" and review.declared(*admission) and (batching.max_sequences or 0) > tokens:
+        edits.append((admission, str(tokens)))
+    return tuple(edits)
+
+
+def told(edits: Iterable[tuple[KeyPath, str]]) -> str:
+    """Edits as a help line has them."""
+    return " and ".join(f"{dotted(path)} = {text}" for path, text in edits)
 
 
 def larger_budgets(review: Review) -> Iterator[tuple[int, Composition]]:

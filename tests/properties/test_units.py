@@ -105,10 +105,18 @@ def test_eight_bits_are_a_byte(number: int, prefix: str) -> None:
 @given(st.integers(0, 10**30), DIMENSIONS)
 def test_whole_numbers_stay_exact(number: int, dimension: Dimension) -> None:
     assume(dimension is not Dimension.FRACTION)
-    for value in (number, str(number), f"{number:_}", f"{number:,}", f"{number}.0", f"{number}e0"):
-        result = parse_quantity(value, dimension)
+    assert parse_quantity(number, dimension) == number
+    for text in (str(number), f"{number:_}", f"{number:,}", f"{number}.0", f"{number}e0"):
+        result = parse_quantity(f"{text} {dimension.unit}", dimension)
         assert type(result) is int
         assert result == number
+
+
+@given(st.integers(0, 10**30) | st.floats(0, 1e29), DIMENSIONS)
+def test_text_without_a_unit_is_refused_where_units_differ(number: float, dimension: Dimension) -> None:
+    assume(dimension not in (Dimension.TOKENS, Dimension.COUNT, Dimension.FRACTION))
+    with pytest.raises(QuantityError, match="has no unit"):
+        parse_quantity(f"{number:f}", dimension)
 
 
 @given(st.floats(1e-29, 1e29) | st.integers(1, 10**29), DIMENSIONS, st.integers(1, 12))

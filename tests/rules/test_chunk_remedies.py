@@ -11,6 +11,8 @@ from servelint.rule import Case
 from servelint.service import Objective
 from servelint.testing.rules import run_case
 from servelint_rules.slo.chunks import nearer
+from servelint_rules.slo.slo004_no_headroom import NoHeadroom
+from servelint_rules.slo.slo008_prefill_stall import RARE
 from servelint_rules.slo.slo008_prefill_stall import SPEC as STALLED
 from servelint_rules.slo.slo010_chunk_too_small import SPEC as SMALL
 
@@ -45,3 +47,78 @@ def test_a_stall_is_said_once(plugins: Plugins) -> None:
 )
 def test_more_load_is_a_higher_percentile(percentile: str, growth: float, expected: str) -> None:
     assert nearer(Objective("itl", percentile, 1.0, 1.0), growth) == expected
+
+
+def test_a_stall_is_mended_by_the_largest_chunk_however_small(plugins: Plugins) -> None:
+    (text,) = helps(plugins, RARE, "SLO008")
+    assert text.startswith("set policy.batching.max_batched_tokens = 128: ")
+    # vLLM refuses a budget below its admission limit, so that one goes with it.
+    admitted = RARE.replace("[workload]", "max_sequences = 256\n[workload]")
+    (text,) = helps(plugins, admitted, "SLO008")
+    assert text.startswith(
+        "set policy.batching.max_batched_tokens = 128 and policy.batching.max_sequences = 128: the same load"
+    )
+
+
+def test_where_no_chunk_helps_only_the_limits_there_are_are_named(plugins: Plugins) -> None:
+    tight = RARE.replace("40 ms", "23.3 ms")
+    (text,) = helps(plugins, tight, "SLO008")
+    assert text == "prefill on a pool of its own: no chunk that carries this load keeps the inter-token limit"
+    both = tight + 'ttft = { p99 = "20 s" }\n'
+    (text,) = helps(plugins, both, "SLO008")
+    assert text.endswith("keeps both the inter-token limit and TTFT p99")
+
+
+OVER = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 2
+[model]
+id = "meta-llama/Llama-3.3-70B-Instruct"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11.0"
+[policy.parallelism]
+tensor = 2
+[workload]
+prompt_tokens = { p50 = 1800, p99 = 4000 }
+output_tokens = { p50 = 380, p99 = 900 }
+rate = "12 req/s"
+[slo]
+ttft = { p99 = "2 s" }
+itl = { p99 = "50 ms" }
+"""
+
+
+def test_an_overload_is_mended_by_what_takes_the_fewest_devices(plugins: Plugins) -> None:
+    (text,) = helps(plugins, OVER, "SLO007")
+    found = re.search(
+        r"hardware.devices = (\d+) and policy.parallelism.tensor = (\d+)(?: and policy.batching.max_batched_tokens = "
+        r"(\d+))? and hardware.replicas = (\d+) carry it within the SLO, on (\d+) devices",
+        text,
+    )
+    assert found, text
+    devices, tensor, budget, replicas, price = (int(n) if n else None for n in found.groups())
+    assert devices == tensor
+    assert devices * replicas == price  # type: ignore[operator]
+    assert price < 2 * 18  # type: ignore[operator]
+    mended = OVER.replace("devices = 2", f"devices = {devices}\nreplicas = {replicas}")
+    mended = mended.replace("tensor = 2", f"tensor = {tensor}")
+    if budget:
+        mended = mended.replace("[workload]", f"[policy.batching]\nmax_batched_tokens = {budget}\n[workload]")
+    result = run_case(Case("", mended), plugins)
+    assert {f.finding.code for f in result.findings}.isdisjoint({"SLO001", "SLO004", "SLO007", "SLO008"})
+
+
+def test_a_number_of_replicas_is_said_once(plugins: Plugins) -> None:
+    for slo in ("", '[slo]\nttft = { p99 = "60 s" }\n'):
+        (text,) = helps(plugins, OVER[: OVER.index("[slo]")] + slo, "SLO007")
+        assert text.count("hardware.replicas = ") == 1, text
+
+
+def test_headroom_that_is_used_up_is_said_as_what_is_left_and_what_was_asked_for(plugins: Plugins) -> None:
+    spec = NoHeadroom.failing[0].spec
+    (text,) = (f.finding.message for f in run_case(Case("", spec), plugins).findings if f.finding.code == "SLO004")
+    assert re.search(r"within the objective of 12 ms, but only \d+% below it, and slo.headroom asks for 20%", text)

@@ -18,10 +18,11 @@ from servelint.manager import Plugins
 from servelint.rule import Case, Finding, Severity
 from servelint.spec.document import parse
 from servelint.testing.rules import key_path, run_case
+from servelint_rules.slo.slo008_prefill_stall import RARE
 
 TABLES = "hardware|model|policy|workload|slo|claim"
 EDIT = re.compile(
-    rf"\b((?:{TABLES})(?:\[\d+\])?(?:\.\w+(?:\[\d+\])?)+) = (\{{[^}}]*\}}|\"[^\"]*\"|[\d.]*\d|true|false)"
+    rf"\b((?:{TABLES})(?:\[\d+\])?(?:\.\w+(?:\[\d+\])?)+) = (\{{[^}}]*\}}|\"[^\"]*\"|[\d.]*\d(?:e\d+)?|true|false)"
 )
 LOUD = (Severity.WARNING, Severity.ERROR)
 
@@ -106,6 +107,41 @@ def test_an_edit_ends_its_finding(case: Case, finding: Finding, edits: Edits, pl
     if "whatever the latency" not in edits.text:
         known = {f.code for f in before}
         assert not [f"{f.code}: {f.message}" for f in after if f.code not in known and f.severity in LOUD]
+
+
+FIXED = [
+    (case, finding)
+    for code, case in cases(PLUGINS)
+    for finding in findings(case, PLUGINS)
+    if finding.fix is not None and (finding.code == code or not code)
+]
+
+
+@pytest.mark.parametrize(("case", "finding"), FIXED, ids=[f"{f.code}-{case.name}"[:110] for case, f in FIXED])
+def test_a_fix_does_what_the_help_line_says_first(case: Case, finding: Finding) -> None:
+    assert finding.fix is not None
+    first = re.split(r"; or |; |, or ", finding.help)[0]
+    said = tuple((key_path(path), value) for path, value in EDIT.findall(first))
+    if said:
+        assert said == tuple((edit.path, edit.text) for edit in finding.fix.edits)
+    elif finding.code == "QNT006":
+        asked = re.match(r'use ("[^"]+")', first)
+        assert [e.text for e in finding.fix.edits] == [asked[1] if asked else '"auto"'] or "engine." in first
+
+
+def test_fixes_of_alternatives_are_looked_at() -> None:
+    assert {f.code for _, f in FIXED} >= {"QNT006", "SLO001", "SLO010", "MEM002", "DIS002"}
+    fp8 = [f for _, f in FIXED if f.code == "QNT006" and f.help.startswith('use "fp8"')]
+    assert fp8
+    assert all(f.fix is not None and f.fix.edits[0].text == '"fp8"' for f in fp8)
+
+
+def test_a_smaller_chunk_that_is_named_first_is_the_fix(plugins: Plugins) -> None:
+    text = RARE.replace("2048 # expect: SLO008", "256")
+    (late,) = (f for f in findings(Case("", text), plugins) if f.code == "SLO001")
+    assert late.help.startswith("set policy.batching.max_batched_tokens = 128: ")
+    assert late.fix is not None
+    assert [(e.path, e.text) for e in late.fix.edits] == [(("policy", "batching", "max_batched_tokens"), "128")]
 
 
 # Growth of the context: whatever binds, what is proposed carries it.

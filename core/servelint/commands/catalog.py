@@ -107,18 +107,61 @@ def _lines(kind: str, plugins: Plugins) -> Iterable[str]:
     ]
 
 
-def _shown(value: Any, indent: str = "") -> Iterable[str]:
-    """An object as indented lines."""
+_MEASURES = (
+    ("_bytes_per_s", "", "B/s"),
+    ("_bytes", "", "B"),
+    ("_flops", "_rate", "FLOP/s"),
+    ("_tokens", "", "tok"),
+    ("_w", "", "W"),
+)
+"""What names of fields call a unit, what they are called without it, and the unit; the longer first."""
+
+
+def _shown(value: Mapping[str, Any]) -> Iterable[str]:
+    """An object as lines: its fields in words, what is under them indented."""
     for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            yield f"{indent}{printable(str(key))}:"
-            yield from _shown(item, indent + "  ")
-        elif isinstance(item, list) and item:
-            yield f"{indent}{printable(str(key))}:"
-            yield from (f"{indent}  {printable(str(i))}" for i in item)
-        elif item not in (None, [], {}, ""):
-            shown = f"{item:,}" if isinstance(item, int | float) and not isinstance(item, bool) else str(item)
-            yield f"{indent}{printable(str(key))}: {printable(shown)}"
+        # A name may go on: link_bytes_per_s_per_direction.
+        found = (m for m in _MEASURES if f"{m[0]}_" in f"{key}_")
+        part, rest, unit = next(found, ("", "", ""))
+        label = f"{key}_".replace(f"{part}_", f"{rest}_", 1).strip("_").replace("_", " ")
+        if isinstance(item, Mapping):
+            lines = []
+            for name, inner in item.items():
+                if isinstance(inner, list | tuple):
+                    lines += [f"{name}:", *(f"  {_words(i)}" for i in inner)]
+                elif inner not in (None, ""):
+                    lines.append(f"{name}: {_words(inner, unit)}")
+        elif isinstance(item, list):
+            lines = [_words(i) for i in item]
+        else:
+            if item not in (None, ""):
+                yield f"{printable(label)}: {printable(_words(item, unit))}"
+            continue
+        if lines:
+            yield f"{printable(label)}:"
+            yield from (f"  {printable(line)}" for line in lines)
+
+
+def _words(item: Any, unit: str = "") -> str:
+    """A value for people: yes and no, figures with their unit, another published figure as a sentence."""
+    from servelint.units import Dimension, format_quantity
+
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, Mapping):
+        note = f": {item['note']}" if item["note"] else ""
+        return f"{item['field']} is {_words(item['value'])} in {item['source']}{note}"
+    if not isinstance(item, int | float):
+        return str(item)
+    if unit == "B":
+        # Sizes are compared to the byte; their prefix is for the eye.
+        rounded = f" ({format_quantity(float(item), Dimension.BYTES)})" if item >= 1e6 else ""
+        return f"{item:,.15g} B{rounded}"
+    if unit in ("B/s", "FLOP/s"):
+        rate = Dimension.BYTES_PER_SECOND if unit == "B/s" else Dimension.FLOPS_PER_SECOND
+        return format_quantity(float(item), rate, 5)
+    number = f"{item:,}" if isinstance(item, int) else f"{item:,.0f}" if item >= 1e6 else f"{item:,.6g}"
+    return f"{number} {unit}".rstrip()
 
 
 # Objects

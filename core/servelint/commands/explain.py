@@ -58,6 +58,10 @@ def run(argv: list[str]) -> int:
         return settled(composed.plugins)
     node = explainer.explain(arguments.figure)
     if node is None:
+        lacking = explainer.lacking(arguments.figure)
+        if lacking:
+            tables = " and ".join(f"[{table}]" for table in lacking)
+            raise ConfigError(f"{arguments.figure!r} needs {tables}, which this spec does not give")
         names = [*explainer.figure_names(), *explainer.op_names(), *explainer.key_names()]
         hint = did_you_mean(arguments.figure, names) or "; servelint explain SPEC lists what there is"
         raise ConfigError(f"{arguments.figure!r} is no figure, op or key of this spec{hint}")

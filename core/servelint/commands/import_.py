@@ -277,7 +277,7 @@ def _write(made: list[tuple[Launched, str, list[Any]]], output: str | None, forc
         )
     counts: dict[str, int] = {}
     for launched, text, _ in made:
-        stem = written.short(launched, "spec") if launched.invocation.format == "shell" else ""
+        stem = written.short(launched, launched.invocation.place.file) if launched.invocation.format == "shell" else ""
         stem = stem or "-".join(launched.invocation.part[:2]) or "spec"
         safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)[:80].strip(".-") or "spec"
         number = counts[safe.lower()] = counts.get(safe.lower(), 0) + 1

@@ -51,8 +51,8 @@ class Explainer:
             for metric in METRICS:
                 for percentile in SHOWN_PERCENTILES:
                     self._named[f"{metric}.{percentile}"] = partial(self._latency, metric, percentile)
-        if self.review.objectives:
-            self._named["knee"] = self._knee
+            if self.review.objectives:
+                self._named["knee"] = self._knee
 
     def figure_names(self) -> list[str]:
         """Names of the figures themselves."""
@@ -82,6 +82,17 @@ class Explainer:
         if op is not None:
             return self._op(*op)
         return self._key(name)
+
+    def lacking(self, name: str) -> tuple[str, ...]:
+        """Return the tables that the spec lacks for a figure that there would be with them; empty for other names."""
+        metric, _, percentile = name.partition(".")
+        needed: tuple[str, ...] = ()
+        if name == "knee":
+            needed = ("workload", "slo")
+        elif name.replace(" ", "_") in ("operating_point", "throughput") or (metric in METRICS and percentile):
+            needed = ("workload",)
+        given = {"workload": self.review.mix is not None, "slo": bool(self.review.objectives)}
+        return tuple(table for table in needed if not given[table])
 
     # Leaves
 

@@ -55,7 +55,8 @@ def quantity(value: float | int | str, unit: str = "") -> str:
         return f"an integer of {value.bit_length():,} bits"
     if unit == "B" and abs(value) < 1e6:
         # Small byte counts are exact figures of a ledger, not sizes.
-        return f"{value:,.6g} B" if value != int(value) else f"{int(value):,} B"
+        # Fractions are of averages; from a thousand bytes on they say nothing.
+        return f"{value:,.0f} B" if abs(value) >= 1000 or value == int(value) else f"{value:,.6g} B"
     if unit == "FLOP":
         return format_quantity(value, Dimension.FLOPS_PER_SECOND).replace("/s", "")
     dimension = _UNITS.get(unit)

@@ -113,8 +113,8 @@ The smallest spec that is checked against objectives:
 ## How values are read
 
 **Quantities** are text with a unit, in quotes, or a plain number in the SI unit. `"80 GB"` is 80 x 10^9 bytes and
-`"80 GiB"` 80 x 2^30; B is a byte and b a bit. A text that two readers could take for two values (`"32K"` tokens) is
-read in one stated way.
+`"80 GiB"` 80 x 2^30; B is a byte and b a bit. Text without a unit (`"50"`) is an error, except for tokens and
+fractions. A text that two readers could take for two values (`"32K"` tokens) is read in one stated way.
 """
 
 LENGTHS = f"""

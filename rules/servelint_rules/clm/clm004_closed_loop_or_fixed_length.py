@@ -81,6 +81,15 @@ class ClosedLoopOrFixedLength(Rule):
             flip=("claim[0].evidence", '"open.json"'),
             files=(("bench.json", changed()), ("open.json", changed(request_rate=10))),
         ),
+        Case(
+            "all requests at once for the rate of two replicas",
+            SPEC.replace("[model]", "replicas = 2\n[model]") + SERVED + 'rate = "2 req/s"\n' + CLAIM,
+            flip=("claim[0].evidence", '"open.json"'),
+            files=(
+                ("bench.json", changed(max_concurrency="null")),
+                ("open.json", changed(max_concurrency="null", request_rate=10)),
+            ),
+        ),
     )
     passing = (
         Case(

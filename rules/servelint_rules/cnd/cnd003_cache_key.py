@@ -68,6 +68,16 @@ class CacheKey(Rule):
             SPEC.replace('"static"', '"dynamic"').replace('["schema"]', '["tokenizer", "engine_version"]'),
             flip=("policy.constrained_decoding.cache_key", '["tokenizer", "schema"]'),
         ),
+        Case(
+            "neither in the key, of schemas that are known",
+            SPEC.replace('["schema"]', '["engine_version"]'),
+            flip=("policy.constrained_decoding.cache_key", '["engine_version", "schema", "tokenizer"]'),
+        ),
+        Case(
+            "no tokenizer in the key of new schemas",
+            SPEC.replace('"static"', '"dynamic"'),
+            flip=("policy.constrained_decoding.cache_key", '["schema", "tokenizer"]'),
+        ),
     )
     passing = (
         Case("both", SPEC.replace('["schema"] # expect: CND003', '["schema", "tokenizer"]')),

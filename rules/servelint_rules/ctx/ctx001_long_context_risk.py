@@ -14,12 +14,10 @@ from servelint.service import Mix, Point, Service
 from servelint.spec.model import Workload
 from servelint_rules.binding import Binding, binding, cache_equation, certainly_over, rate_equation
 from servelint_rules.derivation import latency_equation, named
-from servelint_rules.layouts import decode_side, parallelism, widened
+from servelint_rules.layouts import NODE, decode_side, parallelism, widened
 from servelint_rules.show import counted, duration, floored, request_rate, request_rates, tokens
 from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for
 
-NODE = 8
-"""Devices of the largest replica that is proposed: those of the usual node."""
 MENDED = 6
 """Scenarios that remedies are worked out for, at up to a tenth of a second each on a deep pipeline."""
 QUANTILES = ("min", "max", "p")

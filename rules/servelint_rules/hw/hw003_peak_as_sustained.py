@@ -170,7 +170,7 @@ max_model_len = 8192
                 review.input(f"{resource} fraction", fraction, "", *path),
                 Input(f"usual {resource} fraction", usual.value, "", usual.source),
             ),
-            help=f"use a measured fraction with its source, {usual.value:g} without one, or leave the key out",
+            help=f"use {usual.value:g}, or a measured fraction with its source, or leave the key out",
             fix=Fix(f"use {usual.value:g}", (Edit(path, f"{usual.value:g}"),), safe=True),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from servelint.lineage import KeyPath
+from servelint.lineage import KeyPath, dotted
 from servelint.plugin import (
     Accelerator,
     Case,
@@ -217,6 +217,8 @@ def _finding(review: Review, planned: Planned, part: Accelerator, visible: float
     lost = planned.value - visible
     who = "the runtime sees" if field == "runtime_visible_bytes" else "the driver reports"
     at_most = f"{visible:.0f}"
+    override = planned.path[1] == "override"
+    mended = planned.path if override else ("hardware", "datasheet", "memory", "runtime_visible_bytes")
     return Finding(
         planned.path,
         f"{planned.what} counts {size(planned.value)} a device, and {who} {size(visible)} of {part.name}: "
@@ -227,14 +229,12 @@ def _finding(review: Review, planned: Planned, part: Accelerator, visible: float
             Input("visible memory", visible, "B", part.source("memory", field)),
         ),
         help=(
-            f"leave it out, or set it to at most {at_most} bytes"
-            if planned.path[1] == "override"
-            else f"set hardware.datasheet.memory.runtime_visible_bytes = {at_most}"
+            f"set it to at most {at_most} bytes, or leave it out" if override else f"set {dotted(mended)} = {at_most}"
         ),
         related=tuple(
             Related(place, "the part")
             for place in (("hardware", "accelerator"), ("hardware", "instance"), ("hardware", "datasheet", "id"))
             if review.declared(*place)
         )[:1],
-        fix=Fix("use what the runtime sees", (Edit(planned.path, at_most),), safe=True),
+        fix=Fix("use what the runtime sees", (Edit(mended, at_most),), safe=True),
     )

@@ -136,7 +136,7 @@ weights_bytes = "16.06 GB"
                 Input("active parameters", architecture.params_active, "", Source("model", architecture.id, "top_k")),
                 Input("parameters", architecture.params_serving, "", Source("model", architecture.id, "num_experts")),
             ),
-            help=f"leave it out, or give the size of the checkpoint's files: about {size(ledger.total)}",
+            help=f"give the size of the checkpoint's files, about {size(ledger.total)}, or leave it out",
             related=(Related(("model", "id" if review.declared("model", "id") else "config"), "a mixture of experts"),),
             fix=Fix("give the size of all experts", (Edit(PATH, f"{ledger.total:.0f}"),)) if not short else None,
             severity=Severity.ERROR if short else Severity.WARNING,

@@ -137,6 +137,41 @@ rate = "1 req/s"
 """,
             flip=("policy.quantization.kv_cache", '"fp8"'),
         ),
+        Case(
+            "8-bit weights, of which nothing is said",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[policy.quantization]
+weights = "fp8" # expect: QNT001
+[workload]
+prompt_tokens = 1000
+output_tokens = 200
+rate = "1 req/s"
+""",
+            flip=("policy.quantization.weights", '"bf16"'),
+        ),
+        Case(
+            "scores of nobody knows what",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[policy.quantization]
+weights = "fp8" # expect: QNT001
+[slo]
+itl = { p99 = "50 ms" }
+[[evidence]]
+kind = "task-eval"
+tasks = { code = -0.2 }
+""",
+            flip=("policy.quantization.weights", '"bf16"'),
+        ),
     )
     passing = (
         Case(

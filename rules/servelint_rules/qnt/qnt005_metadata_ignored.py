@@ -160,7 +160,7 @@ class MetadataIgnored(Rule):
                     "parameters", ledger.params, "", Source("model", architecture.id if architecture else "", "params")
                 ),
             ),
-            help=f"leave the key out, or give the measured size of the files, about {size(ledger.total)}, and in "
+            help=f"give the measured size of the files, about {size(ledger.total)}, or leave the key out, and give in "
             "policy.quantization.covers what is stored in the format where that is more than usual",
             related=(Related(weights_path(review), f"{format_.bits_per_element:.4g} bits an element"),),
             fix=Fix(f"use the ledger's {ledger.total / 1e9:.1f} GB", (Edit(PATH, f'"{ledger.total / 1e9:.1f} GB"'),)),

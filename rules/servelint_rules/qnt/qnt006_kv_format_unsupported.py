@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from servelint.lineage import KeyPath
+from servelint.lineage import KeyPath, dotted
 from servelint.plugin import (
     Case,
     CatalogueError,
@@ -27,6 +27,7 @@ from servelint.plugin import (
 from servelint_rules.qnt.weights import written
 
 PATH: KeyPath = ("policy", "quantization", "kv_cache")
+BACKEND: KeyPath = ("engine", "attention_backend")
 GGML = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 READS: dict[str, tuple[tuple[str, ...], str]] = {
     "vllm": (("fp8", "int8", "nvfp4"), "vllm-project/vllm vllm/config/cache.py"),
@@ -91,14 +92,19 @@ kv_cache = "fp8_e4m3" # expect: QNT006
 
 
 class Problem(NamedTuple):
-    """Why nothing reads a cache in this format: what is said, by whom, how sure, and the other key that decides."""
+    """Why nothing reads a cache in this format: what is said, by whom, how sure, and the other key that decides.
+
+    ``help`` begins with what ``edit`` does; ``use`` is a format that the help proposes before it, where that is read.
+    """
 
     message: str
     source: Source
     severity: Severity
     equation: str = ""
     other: KeyPath = ()
-    help: str = ""
+    help: str = "leave the cache in 16 bit"
+    use: str = ""
+    edit: tuple[KeyPath, str] = (PATH, '"auto"')
 
 
 class KvFormatUnsupported(Rule):
@@ -246,22 +252,26 @@ class KvFormatUnsupported(Rule):
             return
         path = BACKEND if problem.other == BACKEND else PATH
         related = PATH if path == BACKEND else problem.other
-        fix = (
-            Fix("keep the cache in the checkpoint's format", (Edit(PATH, '"auto"'),)) if written(review, PATH) else None
-        )
+        help_, edit = _remedy(review, composition, problem)
         yield Finding(
             path,
             problem.message,
             equation=problem.equation,
             inputs=(review.policy_input("quantization", "kv_cache"), Input("reads", format_.name, "", problem.source)),
-            help=problem.help,
+            help=help_,
             related=(Related(related, _about(related)),) if related and review.declared(*related) else (),
-            fix=fix if path == PATH else None,
+            fix=Fix(f"set {dotted(edit.path)} to {edit.text}", (edit,)) if written(review, edit.path) else None,
             severity=problem.severity,
         )
 
 
-BACKEND: KeyPath = ("engine", "attention_backend")
+def _remedy(review: Review, composition: Composition, problem: Problem) -> tuple[str, Edit]:
+    """The help line, and the edit that does what it says first."""
+    if problem.use:
+        other = review.plugins.format(problem.use)
+        if next(_problems(review, composition, other, problem.use), None) is None:
+            return f'use "{problem.use}", or {problem.help}', Edit(PATH, f'"{problem.use}"')
+    return problem.help, Edit(*problem.edit)
 
 
 def _about(path: KeyPath) -> str:
@@ -289,14 +299,14 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             Source("engine", file, "kv cache dtype"),
             Severity.ERROR,
             other=("engine", "name"),
-            help=f'use "{reads[0]}", or leave the cache in 16 bit',
+            use=reads[0] if reads else "",
         )
     if not format_.kv_cache and format_.name not in reads:
         yield Problem(
             f"{format_.name} is a format of weights, and no engine keeps a KV cache in it",
             format_.source,
             Severity.ERROR,
-            help='use "fp8", or leave the cache in 16 bit',
+            use="fp8",
         )
     naive = review.policy("attention")
     if format_.name in GGML and naive is not None and naive.kernel == "naive":
@@ -306,6 +316,7 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             Severity.ERROR,
             other=("policy", "attention", "kernel"),
             help='set policy.attention.kernel = "flash", or leave the cache in 16 bit',
+            edit=(("policy", "attention", "kernel"), '"flash"'),
         )
     if format_.name == "nvfp4" and not {"fp4", "nvfp4"} & {*accelerator.native_formats, *accelerator.dense_flops}:
         yield Problem(
@@ -315,7 +326,7 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             Severity.WARNING,
             f"fp4 is not among {', '.join(accelerator.native_formats)}",
             ("hardware", "accelerator"),
-            'use "fp8"',
+            use="fp8",
         )
     latent = any(isinstance(b.mixer, LatentAttention) for b in composition.setup.architecture.blocks)
     if format_.name == "int8" and latent and engine in NO_INT8_LATENT:
@@ -324,7 +335,7 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             Source("engine", "vllm-project/vllm vllm/v1/attention/backends/mla", "supported_kv_cache_dtypes"),
             Severity.WARNING,
             other=("model", "id"),
-            help='use "fp8", or leave the cache in 16 bit',
+            use="fp8",
         )
     sparse = any(
         isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None
@@ -356,6 +367,7 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             f"{shown} is not 9.x",
             BACKEND,
             'set engine.attention_backend = "FLASHINFER", or leave the cache in 16 bit',
+            edit=(BACKEND, '"FLASHINFER"'),
         )
         return
     # 0.11.0 and 0.11.1 take Triton for an FP8 cache; later ones prefer FlashInfer.

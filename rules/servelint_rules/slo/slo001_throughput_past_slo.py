@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from servelint.lineage import KeyPath, dotted
+from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Miss, Mix, Objective, Point, Service
 from servelint.spec.model import Claim
@@ -14,7 +14,7 @@ from servelint_rules.delays import delayed
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
 from servelint_rules.slo.feasible import unreachable
-from servelint_rules.variants import budget_key, larger_budgets, replicas_for, with_budget
+from servelint_rules.variants import budget_edits, budget_key, larger_budgets, replicas_for, told, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
 
@@ -54,6 +54,13 @@ class Run(NamedTuple):
 
 def _key(objective: Objective) -> str:
     return f"{objective.metric}_{objective.percentile}"
+
+
+class Remedy(NamedTuple):
+    """One alternative of the help line, and the edits that do it; none where it is not the spec's to write."""
+
+    text: str
+    edits: tuple[tuple[KeyPath, str], ...] = ()
 
 
 class ThroughputPastSlo(Rule):
@@ -316,6 +323,7 @@ at = { concurrency = 128 }
             basis += f"; {_is(least[0].seconds).removeprefix('is ')} by the bound, which nothing beats"
         metric = named(objective)
         knee = run.estimate.knee(review.objectives)
+        remedies = list(_remedies(review, run, point, knee, objective))
         return Finding(
             run.path,
             f"{run.subject} {counted(point.batch, 'sequence')} at once, where {metric} {_is(seconds)} ({basis}), above "
@@ -329,9 +337,9 @@ at = { concurrency = 128 }
                 review.input(f"objective of {metric}", objective.declared_s, "s", *review.objective_path(objective)),
                 *_efficiency(review),
             ),
-            help="; or ".join(_remedies(review, run, point, knee, objective)),
+            help="; or ".join(remedy.text for remedy in remedies),
             related=(Related(review.objective_path(objective), f"the objective: {duration(objective.declared_s)}"),),
-            fix=_fix(review, run, knee),
+            fix=_fix(remedies[0].edits),
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain or stated else "medium",
         )
@@ -448,42 +456,50 @@ def _efficiency(review: Review) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def _remedies(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> Iterator[str]:
+def _remedies(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> Iterator[Remedy]:
     """What ends the finding, each with its number, the least change first."""
     other = None
     if run.claim is None:
         other = _smaller_chunk(review, run, point, objective) or _larger_chunk(review, run, point, objective)
     if other is not None:
         chunk, seconds = other
-        yield f"set policy.batching.{budget_key(review)} = {chunk}: {named(objective)} is then {duration(seconds)}"
-    within = _within_knee(review, run, point, knee, objective) if knee is not None else ""
-    if within:
+        edits = budget_edits(review, chunk)
+        yield Remedy(f"set {told(edits)}: {named(objective)} is then {duration(seconds)}", edits)
+    within = _within_knee(review, run, point, knee, objective) if knee is not None else None
+    if within is not None:
         yield within
-    if other is None and not within:
-        yield "shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device"
+    if other is None and within is None:
+        yield Remedy("shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device")
 
 
-def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective: Objective) -> str:
-    """How to stay within the knee, empty where no whole number of anything does."""
+def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective: Objective) -> Remedy | None:
+    """How to stay within the knee, None where no whole number of anything does."""
     replicas, most = review.replicas, math.floor(knee.batch)
     if run.claim is not None:
-        return _quote(review, run, run.claim, point, knee, objective)
+        return Remedy(_quote(review, run, run.claim, point, knee, objective))
     if run.rate is not None:
         needed = replicas_for(run.estimate, run.rate * replicas, review.objectives)
         carried = request_rate(floored(knee.rate * run.estimate.decode_replicas))
         if needed is None:
-            return ""
-        return f"set hardware.replicas = {needed} instead of {replicas}: each carries {carried} at the knee"
+            return None
+        text = f"set hardware.replicas = {needed} instead of {replicas}: each carries {carried} at the knee"
+        # Devices are bought, not edited into being: where the spec says nothing of replicas, nothing is written.
+        declared = review.declared("hardware", "replicas")
+        return Remedy(text, ((("hardware", "replicas"), str(needed)),) if declared else ())
     workload = review.deployment.workload
     wanted = workload.concurrency if workload is not None else None
     if run.batch is not None and wanted is not None:
         each = most * run.estimate.decode_replicas
-        return (
+        return Remedy(
             f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency), or set "
             f"hardware.replicas = {math.ceil(wanted / each)} instead of {replicas}"
         )
     admitted = _admitted(run, knee)
-    return f"set policy.batching.max_sequences = {admitted}" if admitted else ""
+    if not admitted:
+        return None
+    path: KeyPath = ("policy", "batching", "max_sequences")
+    edits = ((path, str(admitted)),) if review.declared(*path) else ()
+    return Remedy(f"set policy.batching.max_sequences = {admitted}", edits)
 
 
 def _quote(review: Review, run: Run, claim: Claim, point: Point, knee: Point, objective: Objective) -> str:
@@ -536,16 +552,6 @@ def _larger_chunk(review: Review, run: Run, point: Point, objective: Objective) 
     return None
 
 
-def _fix(review: Review, run: Run, knee: Point | None) -> Fix | None:
-    """Edits of a declared value: the admission limit, or the replicas that the rate takes."""
-    if knee is None or run.claim is not None or run.batch is not None:
-        return None
-    if run.rate is None:
-        path: KeyPath = ("policy", "batching", "max_sequences")
-        value = _admitted(run, knee)
-    else:
-        path = ("hardware", "replicas")
-        value = replicas_for(run.estimate, run.rate * review.replicas, review.objectives) or 0
-    if not value or not review.declared(*path):
-        return None
-    return Fix(f"set {dotted(path)} to {value}", (Edit(path, str(value)),))
+def _fix(edits: tuple[tuple[KeyPath, str], ...]) -> Fix | None:
+    """What the help line says first."""
+    return Fix(f"set {told(edits)}", tuple(Edit(*edit) for edit in edits)) if edits else None

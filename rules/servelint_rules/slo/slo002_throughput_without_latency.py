@@ -89,6 +89,26 @@ at = { concurrency = 64 }
 """,
             flip=("claim[0].at", '{ concurrency = 64, ttft_p95 = "400 ms" }'),
         ),
+        Case(
+            "one figure with a latency and one without",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[[claim]]
+metric = "throughput"
+value = "2400 tok/s"
+at = { concurrency = 64, tpot_p99 = "40 ms" }
+[[claim]]
+metric = "throughput"
+value = "1200 tok/s" # expect: SLO002
+at = { concurrency = 16 }
+""",
+            flip=("claim[1].at", '{ concurrency = 16, tpot_p99 = "40 ms" }'),
+        ),
     )
     passing = (
         Case(

@@ -110,6 +110,11 @@ class MeanForTail(Rule):
             flip=("slo.ttft", '{ p50 = "250 ms", p90 = "1 s" }'),
         ),
         Case(
+            "a mean after a latency that has a tail",
+            SPEC.replace("itl = {", 'ttft = { p99 = "5 s" }\nitl = {'),
+            flip=("slo.itl", '{ p95 = "200 ms" }'),
+        ),
+        Case(
             "a claim with nothing but means",
             CLAIM + "at = { rate = 2, itl_mean = 0.008 } # expect: SLO003\n",
             flip=("claim[0].at", "{ rate = 2, itl_mean = 0.008, itl_p95 = 0.03 }"),
@@ -123,6 +128,10 @@ class MeanForTail(Rule):
         Case(
             "a mean whose limit the p99 keeps as well",
             SPEC.replace('"40 ms" } # expect: SLO003', '"49 ms" }'),
+        ),
+        Case(
+            "a p99 that keeps the limit and not the headroom below it",
+            SPEC.replace('"40 ms" } # expect: SLO003', '"49 ms" }\nheadroom = 0.1'),
         ),
         Case(
             "the lowest percentile that counts as a tail",

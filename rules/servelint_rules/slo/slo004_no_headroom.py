@@ -148,7 +148,7 @@ def _used_up(review: Review, path: KeyPath, point: Point, misses: list[Miss]) ->
     return Finding(
         path,
         f"{metric} is {duration(worst.seconds)} at {counted(point.batch, 'sequence')} (estimate): within the objective "
-        f"of {duration(objective.declared_s)}, with {left:.0%} of it free where {headroom:.0%} are to be"
+        f"of {duration(objective.declared_s)}, but only {left:.0%} below it, and slo.headroom asks for {headroom:.0%}"
         + ("" if knee is None else f"; {_used(point, knee)}"),
         equation=f"{duration(objective.declared_s)} x (1 - {headroom:g}) = {duration(objective.limit_s)}; "
         f"{latency_equation(point, objective)}",

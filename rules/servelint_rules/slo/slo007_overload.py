@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from attrs import evolve
 
+from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
-from servelint.service import Mix, Service
+from servelint.service import Mix, Objective, Service
 from servelint_rules.binding import (
     Binding,
     binding,
@@ -17,9 +19,21 @@ from servelint_rules.binding import (
     limit_source,
     rate_equation,
 )
-from servelint_rules.layouts import decode_side
-from servelint_rules.show import request_rate, request_rates
-from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for
+from servelint_rules.layouts import NODE, altered, decode_side, parallelism, widened
+from servelint_rules.show import counted, request_rate, request_rates
+from servelint_rules.slo.chunks import stalled
+from servelint_rules.variants import (
+    MOST_TOKENS,
+    budget_edits,
+    budget_key,
+    larger_budgets,
+    narrower_cache,
+    replicas_for,
+    told,
+)
+
+SMALLEST = 128
+"""Token budgets of a step below this are not proposed: they re-read the weights too often."""
 
 
 class Overload(Rule):
@@ -45,8 +59,8 @@ class Overload(Rule):
 
     How to fix
     ----------
-    As many replicas as the help line says, or more of what binds: a higher admission limit, a narrower KV
-    cache, more devices.
+    More of what binds (a higher admission limit, a narrower KV cache, another token budget), or what the help line
+    says: of token budgets, tensor-parallel degrees within a node and replicas, what takes the fewest devices.
 
     Source
     ------
@@ -227,11 +241,22 @@ def _finding(review: Review, mix: Mix, rate: float) -> Finding:
     )
 
 
+class Size(NamedTuple):
+    """A deployment that carries the rate: what it is priced by, its replicas, and the edits that make it."""
+
+    devices: int
+    replicas: int
+    edits: tuple[tuple[KeyPath, str], ...]
+
+
 def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> str:
-    total = rate * review.replicas
+    total, objectives = rate * review.replicas, review.objectives
 
     def carries(composition: Composition | None) -> bool:
-        return composition is not None and Service(composition, service.mix).at_rate(rate) is not None
+        if composition is None:
+            return False
+        point = Service(composition, service.mix).at_rate(rate)
+        return point is not None and not point.misses(objectives) and stalled(review, point) is None
 
     parts = []
     if bound_by.kind == "max_sequences":
@@ -245,11 +270,102 @@ def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> s
     if bound_by.kind == "max_batched_tokens":
         larger = next((budget for budget, composition in larger_budgets(review) if carries(composition)), None)
         if larger is not None:
-            parts.append(f"policy.batching.{budget_key(review)} = {larger} carries it")
-    whatever = replicas_for(service, total, ())
-    if whatever is not None:
-        parts.append(f"hardware.replicas = {whatever} carries {request_rate(total)}, whatever the latency")
-    within = replicas_for(service, total, review.objectives) if review.objectives else None
-    if within is not None:
-        parts.append(f"hardware.replicas = {within} carries it within the SLO")
+            parts.append(f"{told(budget_edits(review, larger))} carries it")
+    alone, cheapest = _sizes(review, service.mix, total, objectives)
+    if cheapest is not None and told(cheapest.edits) not in "; ".join(parts):
+        # The price is said where more than the number of replicas changes.
+        price = f", on {counted(cheapest.devices, 'device')}" if cheapest != alone else ""
+        if cheapest != alone and alone is not None:
+            price += f" where replicas alone take {alone.devices:,}"
+        carry = "carries" if len(cheapest.edits) == 1 else "carry"
+        what = "it within the SLO" if objectives else f"{request_rate(total)}, whatever the latency"
+        parts.append(f"{told(cheapest.edits)} {carry} {what}{price}")
+    if cheapest is None:
+        whatever = replicas_for(service, total, ())
+        if whatever is not None:
+            parts.append(f"hardware.replicas = {whatever} carries {request_rate(total)}, whatever the latency")
     return "; ".join(parts)
+
+
+def _sizes(
+    review: Review, mix: Mix, total: float, objectives: tuple[Objective, ...]
+) -> tuple[Size | None, Size | None]:
+    """More replicas as they are, and what takes the fewest devices; the first is the second where nothing beats it.
+
+    Tried are token budgets and tensor-parallel degrees within a node, each with the replicas that it takes.
+    """
+    composition = review.composition
+    if composition is None:
+        return None, None
+    alone = best = _size(review, composition, mix, total, objectives, ())
+    if composition.scheduler.disaggregation is not None:
+        return alone, best
+    devices, tensor = composition.setup.topology.devices, parallelism(composition).t
+    for factor in (1, 2, 4, 8):
+        if best is not None and devices * factor > best.devices:
+            break
+        wide = composition if factor == 1 else widened(composition, factor) if devices * factor <= NODE else None
+        if wide is None or any(hop.tier != "scale_up" for hop in wide.setup.topology.hops(tensor * factor)):
+            continue
+        edits: tuple[tuple[KeyPath, str], ...] = ()
+        if factor > 1:
+            edits = (
+                (("hardware", "devices"), str(devices * factor)),
+                (("policy", "parallelism", "tensor"), str(tensor * factor)),
+            )
+        for size in _budgeted(review, wide, mix, total, objectives, edits):
+            if best is None or (size.devices, len(size.edits)) < (best.devices, len(best.edits)):
+                best = size
+    return alone, best
+
+
+def _budgeted(
+    review: Review,
+    composition: Composition,
+    mix: Mix,
+    total: float,
+    objectives: tuple[Objective, ...],
+    edits: tuple[tuple[KeyPath, str], ...],
+) -> Iterator[Size]:
+    """The replica with the budget that it has, and with smaller and larger ones while these take fewer devices."""
+    start = _size(review, composition, mix, total, objectives, edits)
+    if start is not None:
+        yield start
+    batching, key = review.policy("batching"), budget_key(review)
+    tokens = getattr(batching, key)
+    if tokens is None:
+        return
+    most = min(MOST_TOKENS, batching.max_batched_tokens or MOST_TOKENS) if batching.prefill_chunk else MOST_TOKENS
+    for halving in (True, False):
+        before, budget = start, tokens
+        while SMALLEST <= (budget := budget // 2 if halving else budget * 2) <= most:
+            more = budget_edits(review, budget)
+            changed = {str(path[-1]): int(text) for path, text in more}
+            other = altered(composition, batching=evolve(batching, **changed))
+            if other is None:
+                break
+            size = _size(review, other, mix, total, objectives, (*edits, *more))
+            if before is not None and (size is None or size.devices > before.devices):
+                break
+            if size is not None:
+                yield size
+            before = size
+
+
+def _size(
+    review: Review,
+    composition: Composition,
+    mix: Mix,
+    total: float,
+    objectives: tuple[Objective, ...],
+    edits: tuple[tuple[KeyPath, str], ...],
+) -> Size | None:
+    """The replicas that a deployment takes, None where no number keeps the objectives without stalls (SLO008)."""
+    service = Service(composition, mix)
+    needed = replicas_for(service, total, objectives)
+    point = service.at_rate(total / needed) if needed is not None else None
+    if needed is None or point is None or stalled(review, point) is not None:
+        return None
+    if needed != review.replicas:
+        edits = (*edits, (("hardware", "replicas"), str(needed)))
+    return Size(needed * composition.setup.topology.devices, needed, edits)

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from servelint.distribution import percentile_share
-from servelint.lineage import KeyPath, dotted
+from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Mix, Objective, Point
 from servelint_rules.derivation import named
 from servelint_rules.show import counted, duration, tokens
 from servelint_rules.slo.chunks import GROWTH, LONG, STALL, nearer, paced, same_load, stall_s, stalled, steady
-from servelint_rules.variants import budget_key
+from servelint_rules.variants import budget_edits, budget_key, told
 
-SMALLEST_CHUNK = 256
-"""Prompt chunks below this many tokens are not proposed: they re-read the weights too often."""
+SMALLEST_CHUNK = 16
+"""Prompt chunks below this many tokens are not tried: that is a page of the cache."""
 LARGEST_CHUNK = 8192
 
 SPEC = """\
@@ -38,6 +38,31 @@ rate = "0.85 req/s"
 [slo]
 ttft = { p99 = "4 s" }
 itl = { p99 = "60 ms" }
+"""
+
+
+RARE = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/a100-sxm4-80gb"
+devices = 2
+replicas = 8
+[model]
+id = "Qwen/Qwen2.5-32B"
+max_model_len = 32768
+[engine]
+name = "vllm"
+version = "0.11.0"
+[policy.parallelism]
+tensor = 2
+[policy.batching]
+max_batched_tokens = 2048 # expect: SLO008
+[workload]
+prompt_tokens = { p50 = 1998, p99 = 2000 }
+output_tokens = 400
+rate = "3 req/s"
+[slo]
+itl = { p99 = "40 ms" }
 """
 
 
@@ -87,6 +112,11 @@ class PrefillStall(Rule):
             "just above the load that may grow by half",
             SPEC.replace("0.85 req/s", "0.7 req/s"),
             flip=("workload.rate", '"0.66 req/s"'),
+        ),
+        Case(
+            "only a small chunk keeps the limit",
+            RARE,
+            flip=("policy.batching.max_batched_tokens", "128"),
         ),
         Case(
             "a budget that takes whole prompts",
@@ -171,20 +201,30 @@ def _path(review: Review, whole: bool) -> KeyPath:
 
 
 def _help(review: Review, point: Point, whole: bool) -> str:
-    """The largest chunk, in halvings, with which no stall is left and every objective is kept."""
-    chunk = LARGEST_CHUNK
+    """The largest chunk with which no stall is left and every objective is kept: halvings, then what lies between."""
+    for chunk in (*_chunks(review, point, LARGEST_CHUNK), *_chunks(review, point, LARGEST_CHUNK * 3 // 4)):
+        edits = budget_edits(review, chunk)
+        if whole and review.policy("batching").chunked_prefill is False:
+            edits = ((("policy", "batching", "chunked_prefill"), "true"), *edits)
+        return f"set {told(edits)}: the same load then keeps every objective with every chunk"
+    others = dict.fromkeys(named(o) for o in review.objectives if o not in paced(review))
+    limits = f"both the inter-token limit and {' and '.join(others)}" if others else "the inter-token limit"
+    return f"prefill on a pool of its own: no chunk that carries this load keeps {limits}"
+
+
+def _chunks(review: Review, point: Point, chunk: int) -> Iterator[int]:
+    """Halvings of a chunk, below today's, that mend the stall; the first that does not carry the load is the last."""
     if point.chunk:
         while chunk >= point.chunk:
             chunk //= 2
     while chunk >= SMALLEST_CHUNK:
-        then = same_load(review, point, _chunked(review, chunk))
+        composition = _chunked(review, chunk)
+        then = same_load(review, point, composition)
+        if composition is not None and then is None:
+            return
         if then is not None and not then.misses(review.objectives) and steady(review, then):
-            edits = [f"{dotted(('policy', 'batching', budget_key(review)))} = {chunk}"]
-            if whole and review.policy("batching").chunked_prefill is False:
-                edits.insert(0, "policy.batching.chunked_prefill = true")
-            return f"set {' and '.join(edits)}: the same load then keeps every objective with every chunk"
+            yield chunk
         chunk //= 2
-    return "prefill on a pool of its own: no chunk keeps both the inter-token limit and the others"
 
 
 def _chunked(review: Review, chunk: int) -> Composition | None:

@@ -302,6 +302,10 @@ def test_environment() -> None:
         ("serve m", {"VLLM_USE_V1": "1"}, "0.9.1", False),
         ("serve m --num-scheduler-steps 8", {}, "0.9.1", True),
         ("serve m --num-scheduler-steps 1", {}, "0.9.1", False),
+        # A release that no longer parses the flag exits, and has no defaults of the older core.
+        ("serve m --num-scheduler-steps 8", {}, "0.10.0", True),
+        ("serve m --num-scheduler-steps 8", {}, "0.10.1.1", False),
+        ("serve m --num-scheduler-steps 8", {}, "0.10.2", False),
         ("serve m", {"VLLM_USE_V1": "0"}, "0.11.0", False),
         ("serve m", {"VLLM_USE_V1": "0"}, None, False),
     ],

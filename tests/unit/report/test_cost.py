@@ -18,7 +18,7 @@ from servelint.report import graph as graphs
 from servelint.report.cost import as_object
 from servelint.report.cost_text import as_text
 from servelint.report.figures import Figures
-from servelint.report.show import Style
+from servelint.report.show import Style, quantity
 from servelint.review import Review
 from servelint.spec.document import parse
 
@@ -359,3 +359,19 @@ def test_the_remark_on_prefill_is_what_was_measured() -> None:
 
 def test_visible_memory_stands_beside_the_size_that_is_sold(plugins: Plugins) -> None:
     assert "(79.2 GiB; sold as 80 GB)" in as_text(figures(plugins, LLAMA_8B), Style(False))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (89_704.9, "89,705 B"),
+        (1000.5, "1,000 B"),
+        (-2048.25, "-2,048 B"),
+        (131_072, "131,072 B"),
+        (999.25, "999.25 B"),
+        (0.53125, "0.53125 B"),
+        (640.0, "640 B"),
+    ],
+)
+def test_bytes_from_a_thousand_on_are_whole(value: float, shown: str) -> None:
+    assert quantity(value, "B") == shown

@@ -55,6 +55,27 @@ VARIANTS = {
 }
 
 
+NEEDS = [
+    ("no workload", "", "knee", "'knee' needs [workload] and [slo], which this spec does not give"),
+    ("no workload", '[slo]\nitl = { p99 = "60 ms" }\n', "knee", "'knee' needs [workload], which"),
+    ("no slo", "", "knee", "'knee' needs [slo], which"),
+    ("no workload", "", "ttft.p99", "'ttft.p99' needs [workload], which"),
+    ("no workload", "", "throughput", "'throughput' needs [workload], which"),
+    ("no workload", "", "operating point", "'operating point' needs [workload], which"),
+    ("no workload", "", "kne", "'kne' is no figure, op or key of this spec"),
+]
+
+
+@pytest.mark.parametrize(("variant", "more", "figure", "said"), NEEDS)
+def test_a_figure_that_needs_more_says_what(
+    variant: str, more: str, figure: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = VARIANTS["no workload"] if variant == "no workload" else SPEC.partition("[slo]")[0]
+    (tmp_path / "a.toml").write_text(spec + more)
+    assert main(["explain", str(tmp_path / "a.toml"), figure]) == 2
+    assert said in capsys.readouterr().err
+
+
 def explainer(plugins: Plugins, spec: str = SPEC) -> Explainer:
     return Explainer(Figures(Review(parse("a.toml", spec, plugins.policies), plugins, Path())))
 
