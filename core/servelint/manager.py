@@ -122,6 +122,18 @@ class Catalogue(Generic[T]):
             named += [(alias, key) for alias in names]
         return named
 
+    def _akin(self, name: str) -> str:
+        """The key of an entry whose id begins as the name does and that has it as an alias; else empty.
+
+        The usual alias adds a suffix to an id (``-Instruct``); to find it, only these entries' files are read.
+        """
+        for key, (entry, provider) in self._entries.items():
+            if name.startswith(key) or key.startswith(name):
+                with suppress(Blamed), self._plugins.blamed(provider, f"reading the aliases of {entry.id!r}"):
+                    if _fold(name) in map(_fold, contract.aliases(entry.aliases())):
+                        return key
+        return ""
+
     @cached_property
     def _aliases(self) -> dict[str, str]:
         aliases: dict[str, str] = {}
@@ -148,7 +160,10 @@ class Catalogue(Generic[T]):
         key = name.lower()
         if key not in self._entries:
             key = (
-                self._short.get(_fold(name)) or self._aliases.get(_fold(name)) or self._spelled.get(_spelling(name), "")
+                self._short.get(_fold(name))
+                or self._akin(key)
+                or self._aliases.get(_fold(name))
+                or self._spelled.get(_spelling(name), "")
             )
         return self._entries[key][0].id if key else None
 

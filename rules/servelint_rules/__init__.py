@@ -21,6 +21,15 @@ SLO: Paths = (("slo",),)
 WORKLOAD: Paths = (("workload",),)
 ARGUMENTS: Paths = (("engine", "args"), ("engine", "args_from"), ("engine", "env"))
 FIGURES: Paths = (("hardware", "override"), ("hardware", "datasheet"))
+ENGINE: Paths = (("engine",),)
+FORMATS: Paths = (("policy", "quantization"),)
+SPLIT: Paths = (
+    ("policy", "parallelism"),
+    ("policy", "disaggregation"),
+    ("hardware", "devices"),
+    ("hardware", "nodes"),
+    ("hardware", "instance"),
+)
 
 WHEN: dict[str, Paths] = {
     # A family first, then what differs in it.
@@ -33,29 +42,44 @@ WHEN: dict[str, Paths] = {
     "CTX002": WORKLOAD,
     "CTX004": WORKLOAD,
     "CTX005": WORKLOAD,
-    "CTX006": WORKLOAD,
+    "CTX006": ENGINE,
     "DEC": (("deployment", "goal"),),
     "DIS": (("policy", "disaggregation"),),
     "DIS004": (("policy", "kv_cache"), ("policy", "disaggregation")),
     "ENG001": ARGUMENTS,
     "ENG002": ARGUMENTS,
     "ENG003": ARGUMENTS,
+    "ENG004": ENGINE,
     "ENG005": ARGUMENTS,
+    "ENG006": ENGINE,
     "ENG007": ARGUMENTS,
+    "HW001": (*FIGURES, *CLAIM),
+    "HW002": (*FIGURES, *CLAIM),
     "HW003": (("hardware", "efficiency"), *CLAIM),
     "HW004": (*FIGURES, ("hardware", "efficiency")),
     "HW005": (*FIGURES, *CLAIM),
     "HW007": (("hardware", "datasheet"), ("hardware", "network"), ("policy", "disaggregation")),
+    "HW008": (*FIGURES, ("policy", "kv_cache")),
     "HW009": (("hardware", "power"),),
+    "HW010": (*FIGURES, *CLAIM, *ARGUMENTS),
     "KRN001": (("policy", "attention"),),
+    "KRN002": ENGINE,
     "KRN003": (("evidence",),),
     "MEM004": (("policy", "kv_cache", "page_size"),),
     "MEM005": SLO,
+    "MEM006": ENGINE,
     "MEM007": SLO,
+    "MOE001": (("policy", "moe"), *SPLIT),
+    "MOE004": SPLIT,
+    "PAR": SPLIT,
     "MOE002": (("model", "weights_bytes"),),
     "PAR007": CLAIM,
+    "QNT001": FORMATS,
     "QNT002": CLAIM,
+    "QNT003": FORMATS,
+    "QNT004": SPLIT,
     "QNT005": (("model", "weights_bytes"),),
+    "QNT006": FORMATS,
     "SLO001": SLO,
     "SLO002": CLAIM,
     "SLO003": (*SLO, *CLAIM),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from servelint import fixes
 from servelint.commands.common import (
     Unreadable,
     choice,
@@ -27,6 +27,9 @@ from servelint.manager import Plugins
 from servelint.report.safe import file_name, guarded, printable
 from servelint.rule import Finding
 from servelint.spec.document import Document
+
+if TYPE_CHECKING:
+    from servelint.fixes import Applied
 
 
 def run(argv: list[str]) -> int:
@@ -118,7 +121,9 @@ def _texts(paths: list[str], config: Config, unreadable: list[Unreadable]) -> It
             yield found
 
 
-def _applied(text: Text, linter: Linter, *, unsafe: bool) -> fixes.Applied:
+def _applied(text: Text, linter: Linter, *, unsafe: bool) -> Applied:
+    from servelint import fixes
+
     def judge(changed: str) -> tuple[Document, list[Finding]]:
         result = linter.check(text.name, changed)
         return result.document, [f.finding for f in result.findings if f.suppressed is None]
@@ -129,12 +134,12 @@ def _applied(text: Text, linter: Linter, *, unsafe: bool) -> fixes.Applied:
 def _fixed(texts: Iterator[Text], linter: Linter, *, unsafe: bool) -> Iterator[Text]:
     """Yield texts with their fixes applied; a spec that changes is written first."""
     for text in texts:
-        applied = _applied(text, linter, unsafe=unsafe) if text.kind == "spec" else fixes.Applied(text.text)
-        if applied.text != text.text:
+        applied = _applied(text, linter, unsafe=unsafe) if text.kind == "spec" else None
+        if applied is not None and applied.text != text.text:
             rewrite(text.name, text.text, applied.text)
             for code, description in applied.fixes:
                 print(f"fixed {file_name(text.name)}: {code} {printable(description)}", file=sys.stderr)
-        yield text._replace(text=applied.text)
+        yield text if applied is None else text._replace(text=applied.text)
 
 
 def _diff(texts: Iterator[Text], linter: Linter, unreadable: list[Unreadable], *, unsafe: bool) -> int:
