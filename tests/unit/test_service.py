@@ -538,3 +538,38 @@ def test_a_rate_that_fewer_decode_replicas_carry_is_carried_by_more(number: int,
     point = review.operating_point
     assert point is not None
     assert point.rate * point.service.decode_replicas == pytest.approx(5.0, rel=0.005)
+
+
+# Slots
+
+
+@pytest.mark.parametrize(("arrival_cv", "outputs"), [(1.0, ((0.0, 200), (1.0, 200))), (2.0, ((0.0, 20), (1.0, 400)))])
+def test_the_wait_for_a_slot_is_that_of_a_g_g_c_queue(
+    arrival_cv: float, outputs: tuple[tuple[float, float], ...]
+) -> None:
+    output = Lengths(outputs)
+    requests = Mix("test", Lengths.fixed(100), output, arrival_cv=arrival_cv)
+    service = Service(composed(Scheduler(max_sequences=8, chunked=False), LinearPricer(prompt=0.0)), requests)
+    point = service.point(7.0)
+    held = output.mean * point.step_s + point.prefill_s(100)
+    busy = point.rate * held / 8
+    assert point.slots_busy == pytest.approx(busy)
+    assert 0.8 < busy < 1
+    chance, wait = point.slot_wait
+    # Sakasegawa's chance, and Allen and Cunneen's mean of the squared variations of arrivals and outputs.
+    assert chance == pytest.approx(busy ** (math.sqrt(2 * 9) - 1))
+    varied = arrival_cv**2 + output.second_moment / output.mean**2 - 1
+    assert wait == pytest.approx(chance * held * varied / 2 / 8 / (1 - busy))
+    assert point.wait[0] == pytest.approx(1 - (1 - point.prefill_utilization) * (1 - chance))
+    assert point.wait[1] == pytest.approx(point.queue_s + wait)
+    assert Service(service.composition, requests, open_loop=False).point(7.0).slot_wait == (0.0, 0.0)
+
+
+def test_a_scheduler_that_nobody_set_changes_nothing() -> None:
+    plain = Scheduler()
+    assert plain.yield_per_step == 1.0
+    assert (plain.first_token_s, plain.first_token_share) == (0.0, 0.0)
+    assert (plain.samples, plain.ranks, plain.verify_tokens, plain.lockstep) == (1, 1, 1, False)
+    assert plain.chunked
+    assert plain.prefix_reuse
+    assert (plain.max_sequences, plain.max_batched_tokens, plain.chunk_tokens, plain.disaggregation) == (None,) * 4

@@ -186,3 +186,16 @@ def test_an_instance_reaches_as_far_as_its_links(reach: int | None, domain: int 
     instance = Instance("any/8", "any", 8, link_domain=reach)
     link = instance.reached(accelerator()).link
     assert (link.domain if link else None) == domain
+
+
+def test_usable_memory_is_what_the_runtime_sees_or_what_the_driver_leaves_of_it() -> None:
+    part = accelerator()
+    seen = evolve(part, runtime_visible_bytes=79_000_000_000, driver_total_bytes=80_000_000_000)
+    assert seen.usable_memory == (79_000_000_000, "runtime-visible total")
+    driver = evolve(part, runtime_visible_bytes=None, driver_total_bytes=80_000_000_000, compute_capability="9.0")
+    assert driver.usable_memory[0] == 80_000_000_000 * 9894 // 10_000
+    # Only the CUDA runtime was seen to withhold some.
+    other = evolve(driver, compute_capability=None)
+    assert other.usable_memory == (80_000_000_000, "driver total")
+    bare = evolve(part, runtime_visible_bytes=None, driver_total_bytes=None)
+    assert bare.usable_memory[0] == part.memory_bytes

@@ -225,6 +225,18 @@ evidence = "bench.json" # expect: CLM001
     )
     passing = (
         Case(
+            "the same of two replicas, either of which may have had half of the load",
+            SPEC.replace("[model]", "replicas = 2\n[model]")
+            + """\
+[[claim]]
+metric = "throughput"
+value = "1000 tok/s"
+at = { concurrency = 32 }
+evidence = "bench.json"
+""",
+            files=(("bench.json", changed(mean_tpot_ms=4.0, median_tpot_ms=3.9, mean_e2el_ms=896.0)),),
+        ),
+        Case(
             "at the tolerance",
             """\
 servelint = 1

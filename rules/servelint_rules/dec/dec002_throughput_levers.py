@@ -102,6 +102,13 @@ class ThroughputLevers(Rule):
             SPEC.replace("[hardware]", "[hardware]\nreplicas = 8"),
             flip=("hardware.replicas", "3"),
         ),
+        Case(
+            "what the admission limit costs",
+            SPEC.replace(
+                "[hardware]", '[hardware]\nprice = { per_device_hour = 2.5, currency = "USD", date = "2026-11-01" }'
+            ),
+            flip=("policy.batching.max_sequences", "256"),
+        ),
     )
     passing = (
         Case(

@@ -84,6 +84,21 @@ max_model_len = 8192
             flip=("hardware.power.per_node", '"10.2 kW"'),
         ),
         Case(
+            "a node's share of devices that stand in two",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = 8
+nodes = 2
+power = { per_node = "2.1 kW" } # expect: HW009
+[model]
+id = "meta-llama/Llama-3.1-70B"
+max_model_len = 8192
+""",
+            flip=("hardware.power.per_node", '"5.1 kW"'),
+        ),
+        Case(
             "one watt less than devices and hosts take",
             """\
 servelint = 1

@@ -109,6 +109,27 @@ at = { concurrency = 16 }
 """,
             flip=("claim[1].at", '{ concurrency = 16, tpot_p99 = "40 ms" }'),
         ),
+        Case(
+            "one figure with evidence and one without",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[[claim]]
+metric = "throughput"
+value = "1200 tok/s"
+at = { concurrency = 16 }
+evidence = "bench.json"
+[[claim]]
+metric = "throughput"
+value = "2400 tok/s" # expect: SLO002
+at = { concurrency = 64 }
+""",
+            flip=("claim[1].at", '{ concurrency = 64, tpot_p99 = "40 ms" }'),
+        ),
     )
     passing = (
         Case(

@@ -126,3 +126,25 @@ def test_jump_forward_takes_steps_out(plugins: Plugins) -> None:
     found = compose(spec("share = 0.5\njump_forward = 0.4\n"), plugins).scheduler
     assert found.skipped_share == pytest.approx(0.2)
     assert found.yield_per_step == pytest.approx(1 / 0.8)
+
+
+def test_what_is_left_out_is_assumed_and_said(plugins: Plugins) -> None:
+    def assumed(table: str) -> dict[str, object]:
+        review = review_of(spec(table), plugins)
+        assert review.composition is not None
+        return {str(a.path[-1]): a.value for a in review.assumptions if "constrained_decoding" in a.path}
+
+    known = assumed('schemas = "static"\n')
+    assert (known["mask"], known["compile"], known["cache_hit"]) == (50e-6, 0.1, 1.0)
+    fresh = assumed('schemas = "dynamic"\nbackend = "outlines"\n')
+    assert (fresh["mask"], fresh["compile"], fresh["cache_hit"]) == (118e-6, 0.1, 0.0)
+
+
+def test_only_cold_schemas_wait_for_a_compile(plugins: Plugins) -> None:
+    def waits(table: str) -> tuple[float, float]:
+        scheduler = compose(spec(table), plugins).scheduler
+        return scheduler.first_token_s, scheduler.first_token_share
+
+    assert waits('share = 0.5\ncache_hit = 0.8\ncompile = "2 s"\n') == (2.0, pytest.approx(0.1))
+    assert waits('share = 0.5\ncache_hit = 1.0\ncompile = "2 s"\n') == (0.0, 0.0)
+    assert waits('share = 0.5\ncache_hit = 0.8\ncompile = "0 s"\n') == (0.0, 0.0)

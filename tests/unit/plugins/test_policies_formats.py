@@ -162,3 +162,9 @@ def test_the_cache_gets_a_share_of_the_memory_pages_and_a_cap(plugins: Plugins) 
     assert ledger.resident_sequences(65) == 6
     sized = composed(plugins, '[policy.kv_cache]\nmemory_bytes = "1 GB"\n').memory
     assert sized.cache_left(0) == pytest.approx(1e9)
+
+
+@pytest.mark.parametrize("share", ["-0.5", "0", "1.01", "101"])
+def test_a_share_of_the_memory_is_more_than_none_and_no_more_than_all(share: str, plugins: Plugins) -> None:
+    with pytest.raises(ValueError, match="memory_utilization"):
+        composed(plugins, f"[policy.kv_cache]\nmemory_utilization = {share}\n")

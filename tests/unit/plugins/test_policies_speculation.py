@@ -267,3 +267,18 @@ def test_arrays_price_like_numbers(plugins: Plugins) -> None:
         for name in ("bound_s", "sustained_bound_s", "estimate_s", "hbm_bytes", "flops"):
             figures = np.broadcast_to(getattr(grid, name), (3,))
             assert figures[i] == pytest.approx(getattr(one, name), rel=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_verify_step_waits_for_every_draft_pass(k: int, plugins: Plugins) -> None:
+    graph = compose(spec(f"{DRAFT}tokens = {k}\n", tensor=4), plugins).graph
+    names = [op.name for op in graph.ops]
+    assert any(name.startswith("draft.next.") for name in names) == (k > 1)
+    last = "draft.next." if k > 1 else "draft."
+    first = next(op for op in graph.ops if not op.name.startswith("draft.") and "tokens" in op.inputs)
+    # The target's first op reads what the last draft pass gave, and no later one does again.
+    drafted = [v for v in first.inputs if v.startswith("draft.")]
+    assert drafted
+    assert all(v.startswith(last) for v in drafted)
+    later = [op for op in graph.ops if not op.name.startswith("draft.") and "tokens" not in op.inputs]
+    assert not [op.name for op in later if any(v.startswith("draft.") for v in op.inputs)]

@@ -1,0 +1,77 @@
+"""The peak of a step with a full token budget, counted by hand, and the limits that batching sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from servelint.architecture import Architecture, Attention, Experts
+from servelint.composition import Composition
+from servelint.manager import Plugins
+from servelint.testing import compose, samples
+
+HIDDEN, VOCABULARY = 1024, 50_000
+ATTENTION = Attention(q_heads=16, kv_heads=4, head_dim=64, v_head_dim=64)
+
+
+def composed(plugins: Plugins, model: Architecture, batching: str, more: str = "") -> Composition:
+    spec = f'[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.batching]\n{batching}{more}'
+    return compose(spec, plugins, architecture=model, accelerator=samples.accelerator())
+
+
+def peak(composition: Composition) -> float:
+    (reserve,) = [r for r in composition.memory.reserves if r.name == "peak activations"]
+    return reserve.bytes
+
+
+def dense(width: int) -> Architecture:
+    blocks = (
+        samples.attention_block("attention", range(4), HIDDEN, ATTENTION),
+        samples.dense_block("mlp", range(4), HIDDEN, width),
+    )
+    return samples.model(HIDDEN, VOCABULARY, blocks)
+
+
+@pytest.mark.parametrize(("tensor", "width"), [(1, 4096), (2, 4096), (1, 512), (4, 512)])
+def test_the_widest_inner_tensors_and_three_of_the_residual_width(plugins: Plugins, tensor: int, width: int) -> None:
+    more = f"[policy.parallelism]\ntensor = {tensor}\n"
+    found = peak(composed(plugins, dense(width), "max_batched_tokens = 2048\nmax_sequences = 8\n", more))
+    # Queries and outputs of 16 heads, keys and values of 4; or gate, up and down of the MLP.
+    inner = max(16 * (64 + 64) + 4 * (64 + 64), 3 * width)
+    assert found == pytest.approx(2048 * (3 * HIDDEN + inner / tensor) * 2)
+
+
+def test_logits_take_more_when_every_token_is_an_output(plugins: Plugins) -> None:
+    found = peak(composed(plugins, dense(512), "max_batched_tokens = 2048\nmax_sequences = 2048\n"))
+    assert found == 2048 * HIDDEN * 2 + 2048 * VOCABULARY * 4
+    # No more rows than the budget has tokens.
+    more = peak(composed(plugins, dense(512), "max_batched_tokens = 2048\nmax_sequences = 4096\n"))
+    assert more == found
+
+
+@pytest.mark.parametrize(("top_k", "width"), [(8, 256), (8, 2048), (1, 256)])
+def test_a_tokens_experts_each_write_a_row(plugins: Plugins, top_k: int, width: int) -> None:
+    blocks = (
+        samples.attention_block("attention", range(4), HIDDEN, ATTENTION),
+        samples.expert_block("moe", range(4), HIDDEN, width, Experts(16, top_k)),
+    )
+    model = samples.model(HIDDEN, VOCABULARY, blocks)
+    found = peak(composed(plugins, model, "max_batched_tokens = 2048\nmax_sequences = 8\n"))
+    # Gate and up, or the residual row where that is wider, and down.
+    chosen = top_k * (max(2 * width, HIDDEN) + width)
+    inner = max(16 * (64 + 64) + 4 * (64 + 64), chosen)
+    assert found == pytest.approx(2048 * (3 * HIDDEN + inner) * 2)
+
+
+@pytest.mark.parametrize(
+    ("batching", "chunk"),
+    [
+        ("max_batched_tokens = 2048\n", 2048),
+        ("max_batched_tokens = 2048\nprefill_chunk = 512\n", 512),
+        ("max_batched_tokens = 2048\nprefill_chunk = 4096\n", 2048),
+    ],
+)
+def test_a_chunk_is_no_more_than_the_budget(plugins: Plugins, batching: str, chunk: int) -> None:
+    scheduler = composed(plugins, dense(512), batching).scheduler
+    assert (scheduler.max_batched_tokens, scheduler.chunk_tokens, scheduler.chunked) == (2048, chunk, True)
+    whole = composed(plugins, dense(512), f"{batching}chunked_prefill = false\n").scheduler
+    assert not whole.chunked
