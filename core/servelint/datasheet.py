@@ -7,15 +7,13 @@ unsourced figure is an error, never ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import tomli
 
 from servelint.descriptors import Entry
 from servelint.errors import CatalogueError
 from servelint.hardware import Accelerator, Conflict, Link
+from servelint.sheets import parsed, sheets
 from servelint.suggest import did_you_mean
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "fp8_acc16", "fp6", "int8", "fp4", "int4")
@@ -233,26 +231,9 @@ def _conflict(reader: _Reader, table: Any) -> Conflict:
 
 def datasheets(folder: Path) -> Iterator[Entry[Accelerator]]:
     """Yield an entry for every ``<vendor>/<sku>.toml`` below a folder; files are read when asked for."""
-    for vendor in sorted(p for p in folder.iterdir() if p.is_dir()):
-        for path in sorted(vendor.glob("*.toml")):
-            yield Entry(f"{vendor.name}/{path.stem}", partial(_load, path), partial(_aliases, path))
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return tomli.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CatalogueError(f"{path}: {error}") from None
-
-
-def _load(path: Path) -> Accelerator:
-    accelerator = read_datasheet(_parsed(path), str(path))
-    expected = f"{path.parent.name}/{path.stem}"
-    if accelerator.id != expected:
-        raise CatalogueError(f"{path}: its id is {accelerator.id!r}, its place says {expected!r}")
-    return accelerator
+    return sheets(folder, read_datasheet, _aliases)
 
 
 def _aliases(path: Path) -> tuple[str, ...]:
-    aliases = _parsed(path).get("aliases", [])
+    aliases = parsed(path).get("aliases", [])
     return tuple(a for a in aliases if isinstance(a, str)) if isinstance(aliases, list) else ()

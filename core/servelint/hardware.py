@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from servelint.errors import UnpricedError
 from servelint.lineage import KeyPath, Source
+from servelint.releases import release
 from servelint.values import Value
 
 PCIE_BYTES_PER_S_PER_LANE = {
@@ -123,6 +124,11 @@ class Accelerator(Value):
     notes: tuple[str, ...] = ()
     sources: Mapping[str, tuple[str, ...]] = {}
     replaced: Mapping[str, KeyPath] = {}
+
+    @property
+    def capability(self) -> tuple[int, ...]:
+        """CUDA compute capability as numbers, major and minor; empty on other devices."""
+        return release(self.compute_capability)
 
     @property
     def usable_memory(self) -> tuple[int, str]:

@@ -12,7 +12,6 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tomli
 from attrs import evolve
 
 from servelint.composition import Assumption
@@ -20,6 +19,7 @@ from servelint.descriptors import Entry
 from servelint.errors import CatalogueError, InfeasibleError
 from servelint.hardware import Accelerator, Conflict, Instance, LabelMatch, Labels
 from servelint.manager import Catalogue, Plugins, Provider
+from servelint.sheets import parsed, sheets
 from servelint.spec.model import Hardware, Network
 from servelint.suggest import did_you_mean
 
@@ -98,29 +98,12 @@ class Instances(Catalogue[Instance]):
 
 
 def instance_sheets(folder: Path) -> Iterator[Entry[Instance]]:
-    """Yield an entry for every ``<cloud>/<name>.toml`` below a folder; files are read when asked for."""
-    for cloud in sorted(p for p in folder.iterdir() if p.is_dir()):
-        for path in sorted(cloud.glob("*.toml")):
-            yield Entry(f"{cloud.name}/{path.stem}", partial(_load, path), partial(_aliases, path))
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return tomli.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CatalogueError(f"{path}: {error}") from None
-
-
-def _load(path: Path) -> Instance:
-    instance = read_instance(_parsed(path), str(path))
-    expected = f"{path.parent.name}/{path.stem}"
-    if instance.id != expected:
-        raise CatalogueError(f"{path}: its id is {instance.id!r}, its place says {expected!r}")
-    return instance
+    """Return an entry for every ``<cloud>/<name>.toml`` below a folder; files are read when asked for."""
+    return sheets(folder, read_instance, _aliases)
 
 
 def _aliases(path: Path) -> tuple[str, ...]:
-    return _texts(_parsed(path).get("aliases", []), f"{path}: aliases")
+    return _texts(parsed(path).get("aliases", []), f"{path}: aliases")
 
 
 def _texts(values: Any, what: str) -> tuple[str, ...]:
@@ -296,7 +279,7 @@ def _folded(value: str) -> str:
 
 @lru_cache(maxsize=64)
 def _table(path: Path, folder: Path) -> _Table:
-    data = _parsed(path)
+    data = parsed(path)
     keys = {"source": str, "slices": bool, "count": bool, "like": str, "values": list}
     for key, value in data.items():
         if key not in keys or not isinstance(value, keys[key]):

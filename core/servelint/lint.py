@@ -19,7 +19,6 @@ from servelint.place import Place
 from servelint.review import Review
 from servelint.rule import Finding, Lacks, Rule, RuleEntry, Severity, collect
 from servelint.spec.document import Document
-from servelint.spec.schema import Problem
 from servelint.suppress import NAMES, Suppressions, verdicts
 
 PROBLEM_NAMES = {
@@ -204,19 +203,6 @@ class Linter:
         comment = comments.silencing(finding, place) if comments else None
         reason = None if comment is None else comment.reason or "no reason given"
         return Located(document.name, finding, place, related, reason)
-
-
-def problem_finding(problem: Problem) -> Finding:
-    """Turn a problem of the spec into a finding."""
-    return Finding(
-        problem.path,
-        problem.message,
-        severity=Severity.ERROR,
-        confidence="high",
-        on_key=problem.on_key,
-        code=problem.code,
-        name=PROBLEM_NAMES[problem.code],
-    )
 
 
 def lint(

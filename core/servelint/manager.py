@@ -114,13 +114,14 @@ class Catalogue(Generic[T]):
         """Aliases as they are written, each with the key of its entry."""
         named: list[tuple[str, str]] = []
         for key, (entry, provider) in self._entries.items():
-            try:
-                with self._plugins.blamed(provider, f"reading the aliases of {self.kind} {entry.id!r}"):
-                    names = contract.aliases(entry.aliases())
-            except Blamed:
-                continue
-            named += [(alias, key) for alias in names]
+            named += [(alias, key) for alias in self._aliases_of(entry, provider)]
         return named
+
+    def _aliases_of(self, entry: Entry[T], provider: Provider) -> Sequence[str]:
+        """An entry's aliases as they are written, none where its provider fails at them."""
+        with suppress(Blamed), self._plugins.blamed(provider, f"reading the aliases of {self.kind} {entry.id!r}"):
+            return contract.aliases(entry.aliases())
+        return ()
 
     def _akin(self, name: str) -> str:
         """The key of an entry whose id begins as the name does and that has it as an alias; else empty.
@@ -128,10 +129,10 @@ class Catalogue(Generic[T]):
         The usual alias adds a suffix to an id (``-Instruct``); to find it, only these entries' files are read.
         """
         for key, (entry, provider) in self._entries.items():
-            if name.startswith(key) or key.startswith(name):
-                with suppress(Blamed), self._plugins.blamed(provider, f"reading the aliases of {entry.id!r}"):
-                    if _fold(name) in map(_fold, contract.aliases(entry.aliases())):
-                        return key
+            if not (name.startswith(key) or key.startswith(name)):
+                continue
+            if _fold(name) in map(_fold, self._aliases_of(entry, provider)):
+                return key
         return ""
 
     @cached_property

@@ -25,6 +25,7 @@ from servelint.hardware import Accelerator, Instance
 from servelint.lineage import Input, KeyPath, Source
 from servelint.manager import Catalogue, Plugins
 from servelint.memory import MemoryLedger
+from servelint.releases import repository, tag
 from servelint.scheduler import Scheduler
 from servelint.service import Figure, Mix, Objective, Point, Service
 from servelint.spec.document import Document
@@ -204,14 +205,11 @@ class Review:
         if engine.version is not None or engine.image is None:
             return engine.version
         named = self.engine.release_images if self.engine is not None else ()
-        repository = engine.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
-        if named and not any(
-            part in f"{engine.image.partition('@')[0].rpartition('/')[0]}/{repository}" for part in named
-        ):
+        if named and not any(part in repository(engine.image) for part in named):
             # The tag of another project's image is no release of the engine.
             return None
-        tag = engine.image.partition("@")[0].rpartition("/")[2].partition(":")[2].removeprefix("v")
-        return tag if tag[:1].isdigit() else None
+        version = tag(engine.image).removeprefix("v")
+        return version if version[:1].isdigit() else None
 
     @cached_property
     def devices(self) -> int:

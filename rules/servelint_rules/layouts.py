@@ -11,6 +11,7 @@ from servelint.plugin import Accelerator, Attention, Composition, InfeasibleErro
 
 NODE = 8
 """Devices of the largest replica that is proposed: those of the usual node."""
+FAST = "scale_up"
 
 
 def decode_side(composition: Composition) -> Composition:
@@ -52,45 +53,57 @@ def heads_divide(composition: Composition, tensor: int) -> bool:
     return True
 
 
-def altered(composition: Composition, **policies: Any) -> Composition | None:
-    """The same replica or pool with some resolved policy tables replaced, None when that does not compose."""
+def within_fast_links(composition: Composition, group: int) -> bool:
+    """Whether a group of neighbors is joined by the scale-up link alone."""
+    return all(hop.tier == FAST for hop in composition.setup.topology.hops(group))
+
+
+# What-if layouts
+
+
+def with_policies(composition: Composition, **policies: Any) -> Composition:
+    """The same replica or pool with some resolved policy tables replaced; it need not compose."""
     setup = composition.setup
     changed = evolve(setup.deployment, policies={**setup.deployment.policies, **policies})
-    return _composed(Composition(evolve(setup, deployment=changed)))
+    return Composition(evolve(setup, deployment=changed))
 
 
-def widened(composition: Composition, factor: int) -> Composition | None:
-    """The same replica with ``factor`` times the devices and tensor parallelism, None when that does not compose."""
-    setup, config = composition.setup, parallelism(composition)
-    if not heads_divide(composition, config.attention_tensor * factor):
-        return None
-    topology = setup.topology
-    devices = topology.devices * factor
-    wide = evolve(
-        setup,
-        deployment=evolve(
-            setup.deployment,
-            policies={**setup.deployment.policies, "parallelism": evolve(config, tensor=config.t * factor)},
-        ),
-        topology=evolve(
-            topology,
-            devices=devices,
-            devices_per_node=max(topology.devices_per_node, min(devices, max(topology.scale_up_domain, 8))),
-        ),
-    )
-    return _composed(Composition(wide))
+def relaid(composition: Composition, config: Any, devices: int, devices_per_node: int | None = None) -> Composition:
+    """The same replica on so many devices with another resolved ``[policy.parallelism]``; it need not compose.
+
+    Without ``devices_per_node`` nodes stay as large as they are.
+    """
+    setup = with_policies(composition, parallelism=config).setup
+    each = devices_per_node or setup.topology.devices_per_node
+    return Composition(evolve(setup, topology=evolve(setup.topology, devices=devices, devices_per_node=each)))
 
 
-def on_accelerator(composition: Composition, accelerator: Accelerator) -> Composition | None:
-    """The same replica or pool on other devices, None when that does not compose."""
-    setup = composition.setup
-    return _composed(Composition(evolve(setup, topology=evolve(setup.topology, accelerator=accelerator))))
-
-
-def _composed(composition: Composition) -> Composition | None:
+def composed(composition: Composition) -> Composition | None:
+    """The composition once its memory, scheduler and prices stand; None where they cannot."""
     try:
         composition.memory, composition.scheduler, composition.pricer  # noqa: B018
     except (InfeasibleError, KeyError):
         # A KeyError is a precision that the accelerator has no rate for.
         return None
     return composition
+
+
+def altered(composition: Composition, **policies: Any) -> Composition | None:
+    """The same replica or pool with some resolved policy tables replaced, None when that does not compose."""
+    return composed(with_policies(composition, **policies))
+
+
+def widened(composition: Composition, factor: int) -> Composition | None:
+    """The same replica with ``factor`` times the devices and tensor parallelism, None when that does not compose."""
+    config, topology = parallelism(composition), composition.setup.topology
+    if not heads_divide(composition, config.attention_tensor * factor):
+        return None
+    devices = topology.devices * factor
+    each = max(topology.devices_per_node, min(devices, max(topology.scale_up_domain, NODE)))
+    return composed(relaid(composition, evolve(config, tensor=config.t * factor), devices, each))
+
+
+def on_accelerator(composition: Composition, accelerator: Accelerator) -> Composition | None:
+    """The same replica or pool on other devices, None when that does not compose."""
+    setup = composition.setup
+    return composed(Composition(evolve(setup, topology=evolve(setup.topology, accelerator=accelerator))))

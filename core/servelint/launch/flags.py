@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from servelint.launch.invocation import Setting, Trouble, Word
 from servelint.lineage import KeyPath
 from servelint.place import Place
+from servelint.releases import release
 from servelint.suggest import nearest
 
 if TYPE_CHECKING:
@@ -171,19 +172,6 @@ def gone(flag: Flag, version: str | None) -> bool:
     if not numbers:
         return bool(flag.until)
     return bool((flag.until and numbers >= release(flag.until)) or flag.not_yet(numbers))
-
-
-def release(version: str | None) -> tuple[int, ...]:
-    """The numbers that a version text begins with, empty when it begins with none."""
-    numbers = []
-    for part in (version or "").lower().removeprefix("v").split(".")[:4]:
-        digits = "".join(takewhile(str.isdecimal, part))
-        if not digits or len(digits) > 6:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers)
 
 
 def read(words: Sequence[Word], table: FlagTable, version: str | None) -> Arguments:

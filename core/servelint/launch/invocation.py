@@ -33,6 +33,11 @@ class Word(NamedTuple):
     unresolved: str = ""
 
 
+def count_of(word: Word | None) -> int | None:
+    """A word as a count, None where it is none."""
+    return int(word.text) if word is not None and word.text.isdecimal() and len(word.text) <= 6 else None
+
+
 class Hint(NamedTuple):
     """What a manifest says of the hardware: a label (or field) and its value."""
 

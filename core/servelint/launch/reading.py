@@ -9,10 +9,10 @@ from attrs import evolve
 
 from servelint import contract
 from servelint.errors import CatalogueError, PluginError
-from servelint.launch.flags import release
-from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
+from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word, count_of
 from servelint.launch.manifest import ManifestError, ManifestFile, resolved
 from servelint.lineage import KeyPath
+from servelint.releases import release, repository, tag
 
 if TYPE_CHECKING:
     from servelint.descriptors import Engine
@@ -148,18 +148,6 @@ def with_arguments(
 def _arguments(commands: Sequence[tuple[Word, ...]]) -> tuple[Word, ...]:
     """Return the command line that begins with a flag, as the arguments of an image's entry point do."""
     return next((c for c in commands if c and c[0].text.startswith("-")), commands[0] if commands else ())
-
-
-def repository(image: str) -> str:
-    """An image without digest and tag, in lower case."""
-    name = image.partition("@")[0]
-    head, slash, last = name.rpartition("/")
-    return (head + slash + last.partition(":")[0]).lower()
-
-
-def tag(image: str) -> str:
-    """The tag of an image, empty when it has none."""
-    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def image_version(engine: Engine | None, image: str) -> str | None:
@@ -304,20 +292,16 @@ def _hardware(invocation: Invocation, plugins: Plugins) -> Iterator[Setting]:
         hint, match = named
         yield Setting(("hardware", "accelerator"), parts[0], hint.value.place, hint.label, match.note)
     invocation = evolve(invocation, devices=invocation.devices or counted)
-    per_pod = _count(invocation.devices)
-    pods = _count(invocation.pods)
+    per_pod = count_of(invocation.devices)
+    pods = count_of(invocation.pods)
     if per_pod and invocation.devices is not None:
         devices = per_pod * (pods or 1)
         yield Setting(("hardware", "devices"), devices, invocation.devices.place, "devices of a pod, times its pods")
         if pods and pods > 1:
             yield Setting(("hardware", "devices_per_node"), per_pod, invocation.devices.place, "devices of a pod")
-    replicas = _count(invocation.replicas)
+    replicas = count_of(invocation.replicas)
     if replicas and invocation.replicas is not None:
         yield Setting(("hardware", "replicas"), replicas, invocation.replicas.place, "replicas")
-
-
-def _count(word: Word | None) -> int | None:
-    return int(word.text) if word is not None and word.text.isdecimal() and len(word.text) <= 6 else None
 
 
 def choose(found: Sequence[Invocation], wanted: Iterable[str]) -> tuple[Invocation, ...]:

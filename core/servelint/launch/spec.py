@@ -16,13 +16,13 @@ from attrs import evolve
 
 from servelint.errors import ManifestError, PluginError
 from servelint.files import read_project_file
-from servelint.launch.flags import release
 from servelint.launch.invocation import Invocation, Setting, Word
 from servelint.launch.manifest import ManifestFile
 from servelint.launch.reading import Launched, choose, image_version, invocations, read, with_arguments
 from servelint.launch.shell import script
 from servelint.lineage import KeyPath
 from servelint.manager import Plugins
+from servelint.releases import release
 from servelint.spec.document import VERSION, Document, structure
 from servelint.spec.model import EngineTable
 from servelint.spec.schema import Problem

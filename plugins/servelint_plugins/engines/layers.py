@@ -14,7 +14,6 @@ from servelint.launch.flags import Arguments, FlagTable, Given, read, telling
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
 from servelint.launch.manifest import ManifestFile, Node
 from servelint.lineage import KeyPath
-from servelint.place import Place
 
 Kind = Literal["lost", "bad-value", "unresolved", "unsupported", "unknown"]
 
@@ -132,8 +131,3 @@ def number(node: Node | None) -> int | float | None:
     """The number that a scalar holds, None for anything else."""
     value = None if node is None else node.value
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def nowhere(place: Place) -> Place:
-    """The beginning of a place, for what no word says."""
-    return place._replace(end_line=place.line, end_column=place.column)

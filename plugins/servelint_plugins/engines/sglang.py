@@ -16,6 +16,7 @@ from attrs import evolve
 from servelint.formats import Format
 from servelint.memory import Weights
 from servelint.plugin import Context, Default, Engine, Input, LatentAttention, Lineage, MemoryLedger, Source
+from servelint.releases import release
 
 if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
@@ -47,10 +48,6 @@ WIDE, LOADED = Format("bf16", 16), Format("fp32", 32)
 
 def _release(version: str | None) -> tuple[int, ...]:
     """The numbers of a release, those of the newest one that was read when it is not known."""
-    if version is None:
-        return ASSUMED
-    from servelint.launch.flags import release
-
     return release(version) or ASSUMED
 
 
@@ -222,10 +219,6 @@ def laid(version: str | None, ledger: MemoryLedger, context: Context) -> MemoryL
     return evolve(changed, weights=(*changed.weights, *scales))
 
 
-def _numbers_of(text: str | None) -> tuple[int, ...]:
-    return tuple(int(n) for n in (text or "").split(".") if n.isdecimal())
-
-
 def unsupported(version: str | None, context: Context) -> Iterator[tuple[KeyPath, str, Source]]:
     """Yield what the server's checks refuse, for the releases in which they were read.
 
@@ -237,7 +230,7 @@ def unsupported(version: str | None, context: Context) -> Iterator[tuple[KeyPath
         return
     degrees, batching, cache = (context.config(name) for name in ("parallelism", "batching", "kv_cache"))
     speculation = context.config("speculation")
-    capability = _numbers_of(context.accelerator.compute_capability)
+    capability = context.accelerator.capability
     if capability and capability < LEAST_CAPABILITY and numbers >= (0, 5, 7):
         message = (
             f"compute capability 7.5 is the least, and {context.accelerator.name} has {capability[0]}.{capability[1]}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from servelint.errors import ManifestError
 from servelint.launch.flags import read as read_flags
-from servelint.launch.flags import read_options, release
+from servelint.launch.flags import read_options
 from servelint.launch.invocation import Invocation, Reading, Trouble, Word
+from servelint.releases import release
 from servelint_plugins.engines.layers import Layers, file_beside
 from servelint_plugins.engines.sglang_flags import WHOLE, table
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from servelint.launch.flags import Flag, FlagTable, release
+from servelint.launch.flags import Flag, FlagTable
 from servelint.lineage import KeyPath
+from servelint.releases import release
 
 CHECKED_RELEASES = (
     "0.4.3.post4", "0.4.6.post5", "0.4.9.post6", "0.5.1.post3", "0.5.3.post3", "0.5.5.post3", "0.5.7", "0.5.9",

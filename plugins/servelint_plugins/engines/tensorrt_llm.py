@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from servelint.plugin import Context, Default, Engine, Source
+from servelint.releases import release
 
 if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
@@ -31,15 +32,12 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
     """
     note = "TensorRT-LLM default" if version else "TensorRT-LLM default, version not declared"
     sequences, tokens, file = 2048, 8192, FILE
-    if version is not None:
-        from servelint.launch.flags import release
-
-        if () < release(version) < BUILT:
-            sequences, file = BATCH, BUILD
-            longest = context.deployment.model.max_model_len or context.architecture.max_position
-            declared = getattr(context.deployment.policies.get("batching"), "max_sequences", None)
-            tokens = (declared or BATCH) * min(INPUT, longest)
-            note += ", prompts of 2,048 tokens in every sequence"
+    if () < release(version) < BUILT:
+        sequences, file = BATCH, BUILD
+        longest = context.deployment.model.max_model_len or context.architecture.max_position
+        declared = getattr(context.deployment.policies.get("batching"), "max_sequences", None)
+        tokens = (declared or BATCH) * min(INPUT, longest)
+        note += ", prompts of 2,048 tokens in every sequence"
     return {
         ("kv_cache", "memory_utilization"): Default(
             0.9, f"{note}, of what is free after weights", Source("engine", FILE, "free_gpu_memory_fraction")

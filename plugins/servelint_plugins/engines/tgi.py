@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from servelint.plugin import Attention, Context, Default, Engine, Source
+from servelint.releases import release
 
 if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
@@ -23,8 +24,6 @@ SERVER = "huggingface/text-generation-inference server/text_generation_server/mo
 
 def _numbers(version: str | None) -> tuple[int, ...]:
     """The numbers of a release, those of the newest one that was read when it is not known."""
-    from servelint.launch.flags import release
-
     return release(version) or release(CHECKED)
 
 

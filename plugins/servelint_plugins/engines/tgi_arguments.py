@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from servelint.launch.flags import Flag, FlagTable, read_options, release
+from servelint.launch.flags import Flag, FlagTable, read_options
 from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Word
+from servelint.releases import release
 from servelint_plugins.engines.layers import Layers, from_environment
 from servelint_plugins.engines.tgi import CHECKED, room
 

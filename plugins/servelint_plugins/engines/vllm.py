@@ -7,7 +7,6 @@ reader of its arguments and the table of its flags are imported when a launch fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from attrs import evolve
@@ -24,6 +23,7 @@ from servelint.plugin import (
     MemoryLedger,
     Source,
 )
+from servelint.releases import release
 
 if TYPE_CHECKING:
     from servelint.launch.invocation import Invocation, Reading, Word
@@ -56,29 +56,17 @@ def parse_version(version: str | None) -> tuple[int, ...]:
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
-    numbers = []
-    for part in (version or "").removeprefix("v").split(".")[:3]:
-        digits = "".join(takewhile(str.isdecimal, part))
-        if not digits or len(digits) > 6:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers)
+    """The numbers of a release; a fourth one, as of 0.10.1.1, repairs it and moves no default."""
+    return release(version)[:3]
 
 
 def _source(file: str, field: str) -> Source:
     return Source("engine", f"vllm-project/vllm {file}", field)
 
 
-def _capability(context: Context) -> tuple[int, ...]:
-    """CUDA compute capability, empty on other devices."""
-    return _numbers(context.accelerator.compute_capability)
-
-
 def _older_core(numbers: tuple[int, ...], context: Context) -> bool:
     """Whether the V0 engine runs: before 0.8, and before 0.11 on devices that FlashAttention does not support."""
-    capability = _capability(context)
+    capability = context.accelerator.capability
     return numbers < (0, 8) or (numbers < (0, 11) and bool(capability) and capability < (8, 0))
 
 
@@ -110,7 +98,7 @@ def _older(numbers: tuple[int, ...], context: Context, note: str) -> dict[tuple[
     latent = any(isinstance(m, LatentAttention) for m in mixers)
     sliding = any(isinstance(m, Attention) and m.window for m in mixers)
     drafts = context.deployment.policies.get("speculation") is not None
-    chunks = length > LONG_CONTEXT and bool(_capability(context)) and not (latent or sliding or drafts)
+    chunks = length > LONG_CONTEXT and bool(context.accelerator.capability) and not (latent or sliding or drafts)
     chunk = 2048 if numbers >= (0, 6, 5) else 512
     tokens = chunk if (chunks if chunked is None else chunked) else max(length, 2048)
     why = f"default of vLLM's V0 engine{note}"
@@ -167,7 +155,8 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
     found = {"runtime": Default(size, reason, _source(file, "non_torch_memory"))}
     if any(tensor.role == "vision" for tensor in context.architecture.extras):
         found["vision profile"] = Default(VISION, "images of the profile run, from logs", _source(file, "peak"))
-    if parse_version(version) >= (0, 21) and _capability(context) and not context.deployment.engine.enforce_eager:
+    eager = context.deployment.engine.enforce_eager
+    if parse_version(version) >= (0, 21) and context.accelerator.capability and not eager:
         stages = getattr(context.config("parallelism"), "pipeline", None) or 1
         graphs = GRAPHS + LAYER_GRAPHS * -(-context.architecture.num_layers // stages)
         reason = "estimate of the captured graphs by layers, from start-up logs"
@@ -194,7 +183,7 @@ def _padded(ledger: MemoryLedger, context: Context) -> MemoryLedger:
 
     Source: vllm/model_executor/layers/quantization/mxfp4.py, `Mxfp4Backend.MARLIN`.
     """
-    capability = _capability(context)
+    capability = context.accelerator.capability
     if not capability or capability >= (9, 0):
         return ledger
     hidden = context.architecture.hidden_size

@@ -13,12 +13,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from servelint.launch.flags import Arguments, Given, gone, read_options, release, telling
+from servelint.launch.flags import Arguments, Given, gone, read_options, telling
 from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
 from servelint.launch.manifest import ManifestError
-from servelint.launch.reading import repository
 from servelint.lineage import KeyPath
+from servelint.releases import release, repository
 from servelint_plugins.engines.layers import file_beside
 from servelint_plugins.engines.vllm_flags import CHECKED, table
 

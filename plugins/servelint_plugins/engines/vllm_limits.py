@@ -188,13 +188,8 @@ def _experts(numbers: Release, older: bool, context: Context) -> Iterator[Refusa
         )
 
 
-def _capability(context: Context) -> tuple[int, ...]:
-    text = context.accelerator.compute_capability
-    return tuple(int(n) for n in text.split(".") if n.isdecimal()) if text else ()
-
-
 def _weights(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
-    capability = _capability(context)
+    capability = context.accelerator.capability
     declared = _declared(context, "quantization", "weights")
     own = context.formats.quantized or context.formats.stored
     format_ = own if declared in (None, "auto") else context.format(declared)
@@ -210,7 +205,7 @@ def _weights(numbers: Release, older: bool, context: Context) -> Iterator[Refusa
 
 
 def _sixteen_bit(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
-    capability = _capability(context)
+    capability = context.accelerator.capability
     config = context.config("quantization")
     if not capability or capability >= LEAST_BF16 or config is None:
         return
@@ -239,7 +234,7 @@ def _launched(context: Context) -> bool:
 
 def _cache(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
     declared = _declared(context, "quantization", "kv_cache")
-    capability = _capability(context)
+    capability = context.accelerator.capability
     if declared in (None, "auto") or not capability or numbers < (0, 11, 2):
         return
     if context.format(declared).name != "fp8":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from servelint.launch.invocation import Hint, Invocation, Word
+from servelint.launch.invocation import Hint, Invocation, Word, count_of
 from servelint.launch.manifest import ManifestFile, Node
 from servelint_plugins.manifests import common, kserve, operators, pods
 
@@ -79,8 +79,8 @@ def _production_stack(file: ManifestFile, spec: Node) -> Invocation:
     pods_: Word | None = None
     if heads is not None and common.truth(heads.string("enabled") or "true") and workers is not None:
         # Ray's head is a pod beside the workers; it has devices where it asks for some.
-        count = common.whole(workers) or 1
-        head = common.whole(heads.scalar("headNode", "requestGPU")) or 0
+        count = count_of(workers) or 1
+        head = count_of(heads.scalar("headNode", "requestGPU")) or 0
         pods_ = workers._replace(text=str(count + (1 if head else 0)))
     gpu = spec.scalar("requestGPU")
     name = spec.string("name")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from servelint.launch.invocation import Hint, Word
+from servelint.launch.invocation import Hint, Word, count_of
 from servelint.launch.manifest import ManifestError, ManifestFile, Node
 from servelint.place import Place
 
@@ -182,14 +182,9 @@ def shell_words(file: ManifestFile, node: Node | None) -> tuple[Word, ...]:
     return tuple(word for line in lines for word in line)
 
 
-def whole(word: Word | None) -> int | None:
-    """A word as a count, None where it is none."""
-    return int(word.text) if word is not None and word.text.isdecimal() and len(word.text) <= 6 else None
-
-
 def times(*words: Word | None) -> Word | None:
     """The product of counts at the place of the first; those that are missing count as one."""
-    numbers = [(w, n) for w in words if w is not None and (n := whole(w)) is not None]
+    numbers = [(w, n) for w in words if w is not None and (n := count_of(w)) is not None]
     if not numbers:
         return None
     product = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from servelint.launch.invocation import Invocation, Word
+from servelint.launch.invocation import Invocation, Word, count_of
 from servelint.launch.manifest import ManifestFile, Node
 from servelint_plugins.manifests import common, pods
 
@@ -94,7 +94,7 @@ def _llm_inference_service(file: ManifestFile, thing: Node, maps: Mapping[str, N
         if pod is None and worker is None and not before:
             continue
         data, local = (parallelism.scalar(k) if parallelism is not None else None for k in ("data", "dataLocal"))
-        groups = common.whole(data), common.whole(local)
+        groups = count_of(data), count_of(local)
         size = data._replace(text=str(groups[0] // groups[1])) if data and groups[0] and groups[1] else None
         shown = f"{name} {role}" if role else name
         held = pod if pod is not None else worker
@@ -135,7 +135,7 @@ def _runtime(file: ManifestFile, thing: Node, maps: Mapping[str, Node]) -> Itera
         holder = leader if leader is not None else config
         runner = holder.get("runner")
         size = config.scalar("worker", "size")
-        workers = common.whole(size)
+        workers = count_of(size)
         yield from pods.invocations(
             file,
             holder,

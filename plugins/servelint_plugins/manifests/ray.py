@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from servelint.launch.invocation import Hint, Invocation, Word
+from servelint.launch.invocation import Hint, Invocation, Word, count_of
 from servelint.launch.manifest import ManifestFile, Node
 from servelint_plugins.manifests import common, pods
 
@@ -125,7 +125,7 @@ def _cluster(file: ManifestFile, thing: Node, maps: Mapping[str, Node]) -> Itera
     if spec is None or head is None:
         return
     workers = [g.scalar("replicas") or g.scalar("minReplicas") for g in spec.get("workerGroupSpecs") or ()]
-    counts = [n for w in workers if (n := common.whole(w)) is not None]
+    counts = [n for w in workers if (n := count_of(w)) is not None]
     first = next((w for w in workers if w is not None), None)
     size = first._replace(text=str(1 + sum(counts))) if first is not None and counts else None
     for found in pods.invocations(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from servelint.launch.invocation import Hint, Invocation, Trouble, Word
+from servelint.launch.invocation import Hint, Invocation, Trouble, Word, count_of
 from servelint.launch.manifest import ManifestFile, Node
 from servelint_plugins.manifests import common, pods
 
@@ -49,7 +49,7 @@ def slurm(file: ManifestFile) -> Iterator[Invocation]:
                 held = dict(options.items())
                 served = options.scalar("served-model-name") or options.scalar("served_model_name")
                 model = common.published(common.hub(path)) if path is not None and "/" in path.text else None
-                per_node, total = common.whole(each), common.whole(devices)
+                per_node, total = count_of(each), count_of(devices)
                 spans = bool(devices and per_node and total and total > per_node and total % per_node == 0)
                 yield Invocation(
                     f"recipe {document.string('name')}, {role}".replace("  ", " "),
@@ -72,7 +72,7 @@ def slurm(file: ManifestFile) -> Iterator[Invocation]:
 
 def _shared(each: Word | None, nodes: Word | None, workers: Word | None) -> Word | None:
     """Devices of one worker: those of the role's nodes, shared by its workers."""
-    a, b, c = common.whole(each), common.whole(nodes), common.whole(workers)
+    a, b, c = count_of(each), count_of(nodes), count_of(workers)
     if each is None or not a or not b or not c or a * b % c:
         return None
     return each._replace(text=str(a * b // c))

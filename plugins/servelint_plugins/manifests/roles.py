@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from servelint.launch.invocation import Invocation, Word
+from servelint.launch.invocation import Invocation, Word, count_of
 from servelint.launch.manifest import ManifestFile, Node
 from servelint_plugins.manifests import common, pods
 
@@ -90,7 +90,7 @@ def _serving(file: ManifestFile, thing: Node, maps: Mapping[str, Node]) -> Itera
     for role in thing.get("spec", "template", "roles") or ():
         called = role.string("name")
         pod = role.get("entryTemplate", "spec")
-        workers = common.whole(role.scalar("workerReplicas"))
+        workers = count_of(role.scalar("workerReplicas"))
         stated = role.scalar("workerReplicas")
         size = stated._replace(text=str(workers + 1)) if stated is not None and workers is not None else None
         if pod is not None:

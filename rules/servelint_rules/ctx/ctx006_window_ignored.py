@@ -23,6 +23,7 @@ from servelint.plugin import (
     Severity,
     Source,
 )
+from servelint.releases import release
 from servelint_rules.layouts import decode_side, parallelism
 from servelint_rules.show import counted, size, tokens
 
@@ -243,8 +244,6 @@ def _expands(side: Composition) -> bool:
         return False
     if not any(isinstance(block.mixer, LatentAttention) for block in setup.architecture.blocks):
         return False
-    from servelint.launch.flags import release
-
     numbers = release(setup.engine_version)
     return bool(numbers) and numbers < LATENT
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
 from servelint_rules.dec.levers import advice, devices_of, goal, speaks
-from servelint_rules.dec.splits import best_first, in_domain, measured, one_device, plain, shown, splits, step
-from servelint_rules.layouts import parallelism, tensor_path
+from servelint_rules.dec.splits import best_first, measured, one_device, plain, shown, splits, step
+from servelint_rules.layouts import parallelism, tensor_path, within_fast_links
 from servelint_rules.par.par005_pp_bubble import PpBubble
 
 SPEC = """\
@@ -94,7 +94,7 @@ class TpWithinDomain(Rule):
         if composition is None or not plain(composition) or parallelism(composition).p == 1:
             return
         devices, config = devices_of(composition), parallelism(composition)
-        if config.t * config.p != devices or not in_domain(composition, devices):
+        if config.t * config.p != devices or not within_fast_links(composition, devices):
             return
         if mix is None:
             yield Lacks("workload lengths")

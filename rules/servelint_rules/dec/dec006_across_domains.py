@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
 from servelint_rules.dec.levers import advice, devices_of, goal, speaks
-from servelint_rules.dec.splits import best_first, degrees, in_domain, measured, plain, shown, splits, spread, step
-from servelint_rules.layouts import parallelism, tensor_path
+from servelint_rules.dec.splits import best_first, degrees, measured, plain, shown, splits, spread, step
+from servelint_rules.layouts import parallelism, tensor_path, within_fast_links
 from servelint_rules.par.par005_pp_bubble import PpBubble
 
 SPEC = """\
@@ -117,7 +117,11 @@ class AcrossDomains(Rule):
         if composition is None or not plain(composition):
             return
         devices, config = devices_of(composition), parallelism(composition)
-        if config.t * config.p != devices or in_domain(composition, devices) or not in_domain(composition, config.t):
+        if (
+            config.t * config.p != devices
+            or within_fast_links(composition, devices)
+            or not within_fast_links(composition, config.t)
+        ):
             return
         if composition.setup.topology.scale_up_domain <= 1 or config.expert not in (None, 1):
             return
@@ -125,7 +129,7 @@ class AcrossDomains(Rule):
             yield Lacks("workload lengths")
             return
         found = [*spread(composition, devices)]
-        if not any(config.t < t and in_domain(composition, t) for t in degrees(composition, devices)):
+        if not any(config.t < t and within_fast_links(composition, t) for t in degrees(composition, devices)):
             # The group fills its domain; smaller ones leave bandwidth unused.
             if not found:
                 return

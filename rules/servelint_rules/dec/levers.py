@@ -13,9 +13,9 @@ from attrs import evolve
 from servelint.architecture import Architecture
 from servelint.errors import CatalogueError, PluginError
 from servelint.lineage import KeyPath
-from servelint.plugin import Composition, Finding, InfeasibleError, Input, Related, Review, Rule
+from servelint.plugin import Composition, Finding, Input, Related, Review, Rule
 from servelint.service import Mix, Point, Service
-from servelint_rules.layouts import decode_side, parallelism, widened
+from servelint_rules.layouts import composed, decode_side, parallelism, relaid, widened, within_fast_links
 from servelint_rules.show import duration, request_rate, tokens
 from servelint_rules.variants import budget_key, narrower_cache, with_budget
 
@@ -28,7 +28,6 @@ SAFE = 0.85
 """Share of the sequences that fit on average that are proposed for admission: the rest is for contexts that grow."""
 CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
 """Budgets of prompt tokens a step that are tried."""
-FAST = "scale_up"
 
 
 class Change(NamedTuple):
@@ -182,7 +181,7 @@ def _wider(review: Review) -> Iterator[Change]:
         if other is None:
             return
         t = parallelism(other).t
-        if any(hop.tier != FAST for hop in other.setup.topology.hops(t)):
+        if not within_fast_links(other, t):
             return
         yield Change(f"tensor parallelism {t} on {other.setup.topology.devices} devices", other)
 
@@ -239,23 +238,10 @@ def fits(composition: Composition) -> bool:
 
 def laid_out(composition: Composition, devices: int, **degrees: Any) -> Composition | None:
     """The same model and policies on so many devices of the same nodes with other degrees of parallelism."""
-    setup = composition.setup
     config = evolve(parallelism(composition), pipeline_layers=None, **degrees)
-    policies = {**setup.deployment.policies, "parallelism": config}
-    other = Composition(
-        evolve(
-            setup,
-            deployment=evolve(setup.deployment, policies=policies),
-            topology=evolve(
-                setup.topology, devices=devices, devices_per_node=min(setup.topology.devices_per_node, devices)
-            ),
-        )
-    )
-    try:
-        other.memory, other.scheduler, other.pricer  # noqa: B018
-    except (InfeasibleError, KeyError):
-        return None
-    return other if fits(other) else None
+    each = min(composition.setup.topology.devices_per_node, devices)
+    other = composed(relaid(composition, config, devices, each))
+    return other if other is not None and fits(other) else None
 
 
 def faster(composition: Composition, memory: float = 1.0, bandwidth: float = 1.0, compute: float = 1.0) -> Composition:

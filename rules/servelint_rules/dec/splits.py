@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from servelint.plugin import Composition, Experts, Review
 from servelint.service import Mix
-from servelint_rules.dec.levers import FAST, Change, Lever, allowed, at_load, carried, goal, laid_out, ranked, request_s
-from servelint_rules.layouts import heads_divide, parallelism
+from servelint_rules.dec.levers import Change, Lever, allowed, at_load, carried, goal, laid_out, ranked, request_s
+from servelint_rules.layouts import heads_divide, parallelism, within_fast_links
 from servelint_rules.show import counted, duration, request_rate
 
 
@@ -61,15 +61,10 @@ def one_device(review: Review, composition: Composition) -> Composition | None:
     return laid_out(composition, 1, tensor=1, pipeline=1, expert=1, data=1, attention_data=1, context=1)
 
 
-def in_domain(composition: Composition, group: int) -> bool:
-    """Whether so many devices of the replica are joined by the scale-up link."""
-    return all(hop.tier == FAST for hop in composition.setup.topology.hops(group))
-
-
 def degrees(composition: Composition, devices: int) -> Iterator[int]:
     """Tensor-parallel degrees within the fast domain that divide the devices, and that the heads of the model allow."""
     for t in range(1, devices + 1):
-        if devices % t == 0 and in_domain(composition, t) and heads_divide(composition, t):
+        if devices % t == 0 and within_fast_links(composition, t) and heads_divide(composition, t):
             yield t
 
 

@@ -13,6 +13,7 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Case, Disaggregation, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Objective, Point, Service, kv_bytes
 from servelint_rules.delays import late_by_transfers
+from servelint_rules.layouts import with_policies
 from servelint_rules.show import duration, floored, raised, request_rate, size, token_rate
 from servelint_rules.variants import replicas_for
 
@@ -258,9 +259,7 @@ def _co_located(pools: Disaggregation) -> Composition:
     batching = composition.context.configs["batching"]
     if composition.scheduler.chunk_tokens is not None:
         return composition
-    setup = composition.setup
-    policies = {**setup.deployment.policies, "batching": evolve(batching, chunked_prefill=True)}
-    return Composition(evolve(setup, deployment=evolve(setup.deployment, policies=policies)))
+    return with_policies(composition, batching=evolve(batching, chunked_prefill=True))
 
 
 def _transfer_s(apart: Side, pools: Disaggregation) -> float:

@@ -13,7 +13,6 @@ from servelint.plugin import (
     Case,
     Composition,
     Finding,
-    InfeasibleError,
     Input,
     Lacks,
     Option,
@@ -23,7 +22,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Mix, Point, Service
-from servelint_rules.layouts import heads_divide, on_accelerator, parallelism, tensor_path
+from servelint_rules.layouts import composed, heads_divide, on_accelerator, parallelism, relaid, tensor_path
 from servelint_rules.show import counted, sequences, size, tokens
 
 LEAST = 2
@@ -275,9 +274,8 @@ def _empty(composition: Composition, mix: Mix, kept: float) -> float:
 
 def _halved(composition: Composition) -> Composition | None:
     """The same replica on half of the devices of its tensor-parallel group, None when that does not compose."""
-    setup, config = composition.setup, parallelism(composition)
-    topology = setup.topology
-    if config.t % 2 or topology.devices % 2 or config.attention_tensor % 2:
+    config, devices = parallelism(composition), composition.setup.topology.devices
+    if config.t % 2 or devices % 2 or config.attention_tensor % 2:
         return None
     if (
         (config.expert or 1) > 1
@@ -285,18 +283,7 @@ def _halved(composition: Composition) -> Composition | None:
         or not heads_divide(composition, config.attention_tensor // 2)
     ):
         return None
-    policies = {**setup.deployment.policies, "parallelism": evolve(config, tensor=config.t // 2)}
-    fewer = evolve(
-        setup,
-        deployment=evolve(setup.deployment, policies=policies),
-        topology=evolve(topology, devices=topology.devices // 2),
-    )
-    other = Composition(fewer)
-    try:
-        other.memory, other.scheduler, other.pricer  # noqa: B018
-    except (InfeasibleError, KeyError):
-        return None
-    return other
+    return composed(relaid(composition, evolve(config, tensor=config.t // 2), devices // 2))
 
 
 def _next_smaller(review: Review, current: Accelerator) -> Accelerator | None:

@@ -25,8 +25,8 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Point, Service
-from servelint_rules.layouts import parallelism
-from servelint_rules.par.groups import fits, share_of, within_fast_links
+from servelint_rules.layouts import parallelism, relaid, within_fast_links
+from servelint_rules.par.groups import fits, share_of
 from servelint_rules.show import counted, duration, size
 
 SPEC = """\
@@ -184,7 +184,7 @@ class AllToAllOverSlowLink(Rule):
 
 def _apart(review: Review, composition: Composition, point: Point) -> Iterator[Apart]:
     """Replicas of a part of the devices, their expert ranks joined by fast links, that hold the model."""
-    setup, config = composition.setup, parallelism(composition)
+    config, total = parallelism(composition), composition.setup.topology.devices
     group = config.t * config.d
     for copies in range(2, group + 1):
         if group % copies:
@@ -192,9 +192,8 @@ def _apart(review: Review, composition: Composition, point: Point) -> Iterator[A
         changed = _part(config, copies)
         if changed is None or not within_fast_links(composition, changed.t * changed.d):
             continue
-        policies = {**setup.deployment.policies, "parallelism": changed}
-        topology = evolve(setup.topology, devices=setup.topology.devices // copies)
-        other = Composition(evolve(setup, deployment=evolve(setup.deployment, policies=policies), topology=topology))
+        devices = total // copies
+        other = relaid(composition, changed, devices)
         try:
             if not fits(other):
                 return
@@ -204,7 +203,7 @@ def _apart(review: Review, composition: Composition, point: Point) -> Iterator[A
                 return
         except InfeasibleError:
             continue
-        yield Apart(_edits(review, config, changed, topology.devices, copies), copies, service.point(batch))
+        yield Apart(_edits(review, config, changed, devices, copies), copies, service.point(batch))
 
 
 def _part(config: Any, copies: int) -> Any:

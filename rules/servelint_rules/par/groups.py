@@ -10,9 +10,7 @@ from servelint.graph import demands_of
 from servelint.plugin import Attention, Collective, Composition, InfeasibleError, LatentAttention, Review
 from servelint.service import Point, Service
 from servelint.shapes import StepShape
-from servelint_rules.layouts import altered, heads_divide, parallelism
-
-FAST = "scale_up"
+from servelint_rules.layouts import altered, heads_divide, parallelism, relaid
 
 
 def fits(composition: Composition) -> bool:
@@ -21,11 +19,6 @@ def fits(composition: Composition) -> bool:
     if memory.fit(memory.tightest).left <= 0:
         return False
     return memory.admits(composition.max_model_len)
-
-
-def within_fast_links(composition: Composition, group: int) -> bool:
-    """Whether a group of neighbors is joined by the scale-up link alone."""
-    return all(hop.tier == FAST for hop in composition.setup.topology.hops(group))
 
 
 def joined(composition: Composition) -> frozenset[str]:
@@ -66,14 +59,12 @@ def regrouped(composition: Composition, tensor: int, pipeline: int) -> Compositi
 
 def narrower(composition: Composition) -> Iterator[tuple[int, Composition]]:
     """Smaller tensor-parallel groups, each a replica of its own, that hold the model: (degree, replica)."""
-    setup, config = composition.setup, parallelism(composition)
+    config, devices = parallelism(composition), composition.setup.topology.devices
     for t in range(config.t - 1, 0, -1):
         if config.t % t or not heads_divide(composition, t):
             continue
-        policies = {**setup.deployment.policies, "parallelism": evolve(config, tensor=t)}
         # Fewer devices may be declared than the degrees take.
-        topology = evolve(setup.topology, devices=max(setup.topology.devices * t // config.t, 1))
-        other = Composition(evolve(setup, deployment=evolve(setup.deployment, policies=policies), topology=topology))
+        other = relaid(composition, evolve(config, tensor=t), max(devices * t // config.t, 1))
         try:
             if not fits(other):
                 # Fewer devices hold no more.

@@ -26,12 +26,11 @@ from servelint.plugin import (
 )
 from servelint.service import Service
 from servelint.shapes import StepShape, decode
-from servelint_rules.layouts import altered, decode_side, heads_divide, parallelism, tensor_path
+from servelint_rules.layouts import FAST, altered, decode_side, heads_divide, parallelism, tensor_path
 from servelint_rules.show import counted, duration, size
 
 BATCH, CONTEXT = 32, 2048
 """The decode step that stands for a deployment without a workload: sequences and tokens of context."""
-FAST = "scale_up"
 TIERS = {"scale_up": "the scale-up link", "pcie": "PCIe", "network": "the network between nodes"}
 WORTH = 0.95
 """Another layout counts as faster when its average step takes at most this share of the present one, and its

@@ -19,7 +19,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Point, Service
-from servelint_rules.layouts import parallelism, tensor_path
+from servelint_rules.layouts import parallelism, tensor_path, within_fast_links
 from servelint_rules.par.groups import (
     copies_of,
     fits,
@@ -29,7 +29,6 @@ from servelint_rules.par.groups import (
     narrower,
     offered,
     share_of,
-    within_fast_links,
 )
 from servelint_rules.show import duration, request_rates, size
 

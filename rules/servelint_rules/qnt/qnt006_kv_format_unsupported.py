@@ -24,6 +24,7 @@ from servelint.plugin import (
     Severity,
     Source,
 )
+from servelint.releases import release
 from servelint_rules.qnt.weights import written
 
 PATH: KeyPath = ("policy", "quantization", "kv_cache")
@@ -289,7 +290,7 @@ def _spelled(review: Review, name: str) -> str:
 def _problems(review: Review, composition: Composition, format_: Format, spelled: str) -> Iterator[Problem]:
     engine = review.engine.name if review.engine is not None else ""
     accelerator = composition.setup.topology.accelerator
-    capability = _capability(accelerator.compute_capability)
+    capability = accelerator.capability
     shown = accelerator.compute_capability or ""
     reads, file = READS.get(engine, ((), ""))
     listed = ", ".join(reads)
@@ -341,7 +342,7 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
         isinstance(b.mixer, LatentAttention) and b.mixer.indexer is not None
         for b in composition.setup.architecture.blocks
     )
-    numbers = _capability(review.engine_version)
+    numbers = release(review.engine_version)[:3]
     own_layout = composition.setup.architecture.model_type in SPARSE_LAYOUT and numbers < SPARSE_LISTS
     if engine == "vllm" and sparse and re.search("e4m3|e5m2", spelled) and not own_layout:
         read = SPARSE_LISTS <= numbers[:2] <= CHECKED
@@ -392,7 +393,3 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
 def _sparse_e4m3(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Major compute capabilities on which a backend of sparse latent attention reads plain E4M3."""
     return (10, 12) if numbers >= SPARSE_12 else (10,)
-
-
-def _capability(text: str | None) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"[0-9]{1,6}", text or "")[:3])

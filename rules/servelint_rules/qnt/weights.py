@@ -8,8 +8,9 @@ from attrs import evolve
 
 from servelint.graph import demands_of
 from servelint.lineage import KeyPath
-from servelint.plugin import Composition, Format, InfeasibleError, Matmul, Review, WeightRead
+from servelint.plugin import Composition, Format, Matmul, Review, WeightRead
 from servelint.service import Point
+from servelint_rules.layouts import composed
 
 SIXTEEN_BIT = ("bf16", "fp16")
 SLOTS: KeyPath = ("policy", "quantization")
@@ -79,13 +80,7 @@ def with_formats(review: Review, **formats: Any) -> Composition | None:
         model=evolve(setup.deployment.model, weights_bytes=None),
         policies={**setup.deployment.policies, "quantization": config},
     )
-    try:
-        other = Composition(evolve(setup, deployment=changed))
-        other.memory, other.scheduler, other.pricer  # noqa: B018
-    except (InfeasibleError, KeyError):
-        # A KeyError is a precision that the accelerator has no rate for.
-        return None
-    return other
+    return composed(Composition(evolve(setup, deployment=changed)))
 
 
 def wide_name(review: Review) -> str:

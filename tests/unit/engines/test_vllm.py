@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from servelint.launch.flags import gone, release
+from servelint.launch.flags import gone
 from servelint.launch.invocation import Invocation, Reading, Word
 from servelint.launch.reading import image_version, starts
 from servelint.launch.reading import read as launched
 from servelint.manager import Plugins
 from servelint.place import Place
+from servelint.releases import release
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines import vllm
