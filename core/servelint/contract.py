@@ -334,6 +334,9 @@ def accelerator(found: Accelerator) -> None:
     for name in ("name", "vendor", "form_factor", "architecture"):
         if type(getattr(found, name)) is not str:
             raise Wrong(f"has {name} {shown(getattr(found, name))}, expected text")
+    given = found.compute_capability
+    if given is not None and (type(given) is not str or len(found.capability) != 2):
+        raise Wrong(f'has compute_capability {shown(given)}, expected major and minor such as "9.0"')
     for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
         _number(getattr(found, name), name, 0, above=True)
     for name in ("driver_total_bytes", "runtime_visible_bytes", "power_w"):

@@ -13,6 +13,7 @@ from typing import Any
 from servelint.descriptors import Entry
 from servelint.errors import CatalogueError
 from servelint.hardware import Accelerator, Conflict, Link
+from servelint.releases import release
 from servelint.sheets import parsed, sheets
 from servelint.suggest import did_you_mean
 
@@ -143,6 +144,13 @@ class _Reader:
             raise self.fail(f"{what} is not a list of texts")
         return tuple(values)
 
+    def capability(self) -> str | None:
+        text: str | None = self.data.get("compute_capability")
+        if text is not None and len(release(text)) != 2:
+            message = f'compute_capability is {text!r:.60}, expected major and minor such as "9.0"'
+            raise self.fail(message, "compute_capability")
+        return text
+
 
 def read_datasheet(data: Mapping[str, Any], where: str, *, require_sources: bool = True) -> Accelerator:
     """Return the accelerator that a parsed datasheet describes.
@@ -176,7 +184,7 @@ def read_datasheet(data: Mapping[str, Any], where: str, *, require_sources: bool
         driver_total_bytes=memory.get("driver_total_bytes"),
         runtime_visible_bytes=memory.get("runtime_visible_bytes"),
         memory_kind=memory.get("kind", ""),
-        compute_capability=data.get("compute_capability"),
+        compute_capability=reader.capability(),
         dies=data.get("dies_per_device", 1),
         l2_bytes=die.get("l2_bytes", 0),
         sram_per_sm_bytes=die.get("sram_per_sm_bytes"),

@@ -127,8 +127,9 @@ class Accelerator(Value):
 
     @property
     def capability(self) -> tuple[int, ...]:
-        """CUDA compute capability as numbers, major and minor; empty on other devices."""
-        return release(self.compute_capability)
+        """CUDA compute capability as two numbers, major and minor; empty on other devices."""
+        numbers = release(self.compute_capability)
+        return numbers if len(numbers) == 2 else ()
 
     @property
     def usable_memory(self) -> tuple[int, str]:

@@ -53,6 +53,16 @@ def heads_divide(composition: Composition, tensor: int) -> bool:
     return True
 
 
+def fits(composition: Composition) -> bool:
+    """Whether a replica, or the pool that decodes, holds the model, its fixed costs and the longest sequence.
+
+    A declared size of the cache says nothing of what the weights leave: both are asked.
+    """
+    side = decode_side(composition)
+    memory = side.memory
+    return memory.fit(memory.tightest).left > 0 and memory.admits(side.max_model_len)
+
+
 def within_fast_links(composition: Composition, group: int) -> bool:
     """Whether a group of neighbors is joined by the scale-up link alone."""
     return all(hop.tier == FAST for hop in composition.setup.topology.hops(group))

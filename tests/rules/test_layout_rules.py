@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from servelint.config import Config
 from servelint.manager import Plugins
+from servelint.opening import open_spec
+from servelint.review import Review
 from servelint.rule import Case, Finding
 from servelint.testing.rules import run_case
+from servelint_rules.layouts import fits
 
 
 def findings(code: str, text: str, plugins: Plugins) -> list[Finding]:
@@ -118,3 +122,18 @@ def test_a_small_model_over_eight_devices_loses_to_replicas(plugins: Plugins) ->
     )
     (found,) = findings("PAR004", text, plugins)
     assert "hardware.replicas = " in found.help
+
+
+def test_a_declared_cache_makes_no_room_for_weights(plugins: Plugins) -> None:
+    """70 billion parameters take 141 GB: 80 GB do not hold them, however large the cache is declared."""
+    held = []
+    for tensor in (1, 4):
+        spec = (
+            f'servelint = 1\nhardware = {{ accelerator = "nvidia/h100-sxm5-80gb", devices = {tensor} }}\n'
+            'model = { id = "meta-llama/Llama-3.1-70B", max_model_len = 8192 }\n'
+            f'[policy]\nparallelism = {{ tensor = {tensor} }}\nkv_cache = {{ memory_bytes = "8 GB" }}\n'
+        )
+        composition = Review(open_spec("a.toml", spec, plugins, Path()), plugins, Path()).composition
+        assert composition is not None
+        held.append(fits(composition))
+    assert held == [False, True]

@@ -209,6 +209,16 @@ CASES = {
         SPEC.replace("nvidia/l4", "acme/x"),
         composes=False,
     ),
+    "capability is one number": Hostile(
+        hooked(
+            "servelint_accelerators",
+            "from servelint.testing import samples\n"
+            "    yield Entry('acme/x', lambda: evolve(samples.accelerator(), id='acme/x', compute_capability='9'))",
+        ),
+        "has compute_capability '9', expected major and minor such as \"9.0\"",
+        SPEC.replace("nvidia/l4", "acme/x"),
+        composes=False,
+    ),
     "aliases are numbers": Hostile(
         hooked("servelint_accelerators", "yield Entry('acme/x', print, lambda: (1,))"),
         "reading the aliases of accelerator 'acme/x' has the alias 1",
@@ -344,7 +354,7 @@ def test_a_hostile_plugin_is_named_and_the_check_goes_on(name: str, check: Any) 
     assert "internal fault" not in done.err
     report = json.loads(done.out)
     told = [fault for fault in report["plugin_faults"] if case.fault in fault["message"]]
-    assert told, report["plugin_faults"]
+    assert told, [f["message"] for f in report["plugin_faults"]]
     for fault in report["plugin_faults"]:
         named = (fault["plugin"], fault["distribution"], fault["version"], Path(fault["file"]).name)
         assert named == ("hostile", "hostile-dist", "6.6", "hostile_plugin.py")

@@ -21,7 +21,9 @@ from servelint.spec.document import parse
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").rglob("*.toml"))
 PERCENTILES = ("p50", "p75", "p90", "p95", "p99", "p999")
-FALL = 0.02
+# A full step has room for fewer prompt tokens when more sequences decode, and a prompt token costs more attention than
+# a decoded one: the longest steps get a little shorter then (2.6% at most in 1,500 generated workloads).
+FALL = 0.04
 """How much a percentile may fall when the batch rises: a step's budget leaves fewer tokens to prompts then."""
 
 

@@ -13,6 +13,7 @@ from servelint.commands.common import (
     Unreadable,
     choice,
     parser,
+    read_input,
     read_named,
     save,
     settled,
@@ -102,17 +103,16 @@ def _names(found: Iterable[Invocation]) -> str:
 
 
 def _file(name: str, env: Mapping[str, str]) -> ManifestFile:
-    if name == "-":
-        data = sys.stdin.buffer.read(1_000_001)
-        return ManifestFile("<stdin>", data.decode("utf-8", "replace"), "<stdin>", env)
-    if os.path.isdir(name):
+    if name != "-" and os.path.isdir(name):
         raise ConfigError(f"{name}: it is a folder; name the file (`servelint check {name}` looks through folders)")
-    found = read_named(name)
+    found = read_input() if name == "-" else read_named(name)
     if isinstance(found, Unreadable):
-        raise ConfigError(f"{name}: {found.reason}")
+        raise ConfigError(f"{found.name}: {found.reason}")
     if len(found.text) > 1_000_000:
-        raise ConfigError(f"{name}: it has {len(found.text):,} characters, a manifest has at most 1,000,000")
-    return ManifestFile(name, found.text, name, env)
+        raise ConfigError(
+            f"{found.name}: it has more than 1,000,000 characters, expected a manifest of at most so many"
+        )
+    return ManifestFile(found.name, found.text, found.name, env)
 
 
 def _environment(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -59,8 +59,8 @@ def _kernels(numbers: tuple[int, ...], context: Context) -> tuple[int, bool, boo
     chunks = numbers >= (3, 0) and context.deployment.policies.get("speculation") is None
     if plain:
         return 1, seen, chunks
-    capability = context.accelerator.compute_capability
-    paged = capability is None or int(capability.partition(".")[0]) < 8
+    capability = context.accelerator.capability
+    paged = not capability or capability < (8, 0)
     return 16 if paged else 256, False, chunks and not paged
 
 

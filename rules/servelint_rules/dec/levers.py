@@ -15,7 +15,7 @@ from servelint.errors import CatalogueError, PluginError
 from servelint.lineage import KeyPath
 from servelint.plugin import Composition, Finding, Input, Related, Review, Rule
 from servelint.service import Mix, Point, Service
-from servelint_rules.layouts import composed, decode_side, parallelism, relaid, widened, within_fast_links
+from servelint_rules.layouts import composed, decode_side, fits, parallelism, relaid, widened, within_fast_links
 from servelint_rules.show import duration, request_rate, tokens
 from servelint_rules.variants import budget_key, narrower_cache, with_budget
 
@@ -227,13 +227,6 @@ def chunks(review: Review) -> Iterator[Change]:
         other = with_budget(review, chunk) if chunk != composition.scheduler.chunk_tokens else None
         if other is not None and fits(other):
             yield Change(f"{key} of {chunk}", other)
-
-
-def fits(composition: Composition) -> bool:
-    """Whether a replica, or the pool that decodes, holds the model and one sequence of the longest context."""
-    side = decode_side(composition)
-    memory = side.memory
-    return memory.cache_left(memory.tightest) > 0 and memory.admits(side.max_model_len)
 
 
 def laid_out(composition: Composition, devices: int, **degrees: Any) -> Composition | None:

@@ -25,8 +25,8 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Point, Service
-from servelint_rules.layouts import parallelism, relaid, within_fast_links
-from servelint_rules.par.groups import fits, share_of
+from servelint_rules.layouts import fits, parallelism, relaid, within_fast_links
+from servelint_rules.par.groups import share_of
 from servelint_rules.show import counted, duration, size
 
 SPEC = """\

@@ -10,15 +10,7 @@ from servelint.graph import demands_of
 from servelint.plugin import Attention, Collective, Composition, InfeasibleError, LatentAttention, Review
 from servelint.service import Point, Service
 from servelint.shapes import StepShape
-from servelint_rules.layouts import altered, heads_divide, parallelism, relaid
-
-
-def fits(composition: Composition) -> bool:
-    """Whether weights and fixed costs leave memory for a cache, and the longest request has room in it."""
-    memory = composition.memory
-    if memory.fit(memory.tightest).left <= 0:
-        return False
-    return memory.admits(composition.max_model_len)
+from servelint_rules.layouts import altered, fits, heads_divide, parallelism, relaid
 
 
 def joined(composition: Composition) -> frozenset[str]:

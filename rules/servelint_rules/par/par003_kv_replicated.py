@@ -25,8 +25,8 @@ from servelint.plugin import (
     Source,
 )
 from servelint.service import Point, Service
-from servelint_rules.layouts import altered, heads_divide, parallelism, tensor_path, within_fast_links
-from servelint_rules.par.groups import cached_heads, copies_of, fits, heaviest, share_of
+from servelint_rules.layouts import altered, fits, heads_divide, parallelism, tensor_path, within_fast_links
+from servelint_rules.par.groups import cached_heads, copies_of, heaviest, share_of
 from servelint_rules.show import counted, duration, request_rate, size
 
 UNSUPPORTED = {"vllm": ("attention_data",), "llama.cpp": ("attention_data", "context", "data")}

@@ -19,10 +19,9 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Point, Service
-from servelint_rules.layouts import parallelism, tensor_path, within_fast_links
+from servelint_rules.layouts import fits, parallelism, tensor_path, within_fast_links
 from servelint_rules.par.groups import (
     copies_of,
-    fits,
     heaviest,
     joined,
     loaded,

@@ -23,8 +23,8 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Point, Service
-from servelint_rules.layouts import altered, parallelism, within_fast_links
-from servelint_rules.par.groups import fits, regrouped
+from servelint_rules.layouts import altered, fits, parallelism, within_fast_links
+from servelint_rules.par.groups import regrouped
 from servelint_rules.show import counted, duration
 
 FEW = """\

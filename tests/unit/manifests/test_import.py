@@ -108,6 +108,19 @@ def test_piped_text_may_be_any_kind(
     assert ("[engine]" in captured.out) is (command == "import")
 
 
+def test_input_that_is_closed_or_too_large_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["import", "-"]) == 2
+    assert "<stdin>: standard input is closed" in capsys.readouterr().err
+    # Nothing is cut: the part that was read would be another deployment.
+    text = "vllm serve Qwen/Qwen3-8B" + " " * 1_000_000 + "--tensor-parallel-size 4\n"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    assert main(["import", "-"]) == 2
+    assert "<stdin>: it has more than 1,000,000 characters" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("option", "value"), [("--rate", "abc"), ("--slo", "itl.p98=5 ms"), ("--slo", "itl.p99=xyz")])
 def test_a_value_that_no_spec_could_have_is_refused(
     option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
