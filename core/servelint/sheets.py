@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,8 +33,10 @@ def sheets(
     ``read`` makes the thing of a parsed file and the file's name.
     """
     for group in sorted(p for p in folder.iterdir() if p.is_dir()):
-        for path in sorted(group.glob("*.toml")):
-            yield Entry(f"{group.name}/{path.stem}", partial(_load, path, read), partial(aliases, path))
+        for name in sorted(os.listdir(group)):
+            if name.endswith(".toml"):
+                path = group / name
+                yield Entry(f"{group.name}/{path.stem}", partial(_load, path, read), partial(aliases, path))
 
 
 def parsed(path: Path) -> dict[str, Any]:

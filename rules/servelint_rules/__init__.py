@@ -5,6 +5,7 @@ A module's name says code and name; the class in it is imported when a spec has 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -103,8 +104,10 @@ def modules() -> Iterator[str]:
     """Yield the import name of every rule module: ``<family>/<code>_<name>.py``."""
     here = Path(__file__).parent
     for family in sorted(p for p in here.iterdir() if p.is_dir() and not p.name.startswith("_")):
-        for path in sorted(family.glob(f"{family.name}[0-9][0-9][0-9]_*.py")):
-            yield f"{__name__}.{family.name}.{path.stem}"
+        for name in sorted(os.listdir(family)):
+            code, underline, _ = name.partition("_")
+            if underline and name.endswith(".py") and code[:-3] == family.name and code[-3:].isdecimal():
+                yield f"{__name__}.{family.name}.{name[:-3]}"
 
 
 def load(module: str, code: str) -> type[Rule]:

@@ -161,7 +161,7 @@ INSTANCE = ("hardware", "instance")
 OF_INSTANCE = tuple(("hardware", key) for key in ("accelerator", "devices", "devices_per_node", "network"))
 """Keys that an instance type stands for where they are left out."""
 
-_AT = re.compile(r"\(at line (\d+), column (\d+)\)|\(at end of document\)")
+_AT = r"\(at line (\d+), column (\d+)\)|\(at end of document\)"
 
 
 def parse(name: str, text: str, policies: tuple[Policy, ...]) -> Document:
@@ -197,14 +197,14 @@ def _syntax_error(document: Document, plain: str, error: tomli.TOMLDecodeError) 
     from servelint.spec.syntax import explained
 
     message = str(error)
-    match = _AT.search(message)
+    match = re.search(_AT, message)
     lines = document.lines
     if match and match[1]:
         line, column = int(match[1]), int(match[2])
     else:
         line, column = lines.position(len(document.text))
     document.syntax_place = Place(line, column, line, column + 1)
-    what = explained(plain, error.pos, _AT.sub("", message).strip().rstrip("."))
+    what = explained(plain, error.pos, re.sub(_AT, "", message).strip().rstrip("."))
     document.problems.append(Problem("SPEC001", (), f"this is not valid TOML: {what}"))
 
 

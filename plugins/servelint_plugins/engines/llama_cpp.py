@@ -24,12 +24,12 @@ SLOTS = 4
 UNIFIED_SINCE = 7079
 """The oldest build that is known to choose so (ggml-org/llama.cpp#17300); older ones have one slot unless told."""
 
-_BUILD = re.compile(r"(?:^|[-:.])b([0-9]{3,6})(?=$|[-@])")
+_BUILD = r"(?:^|[-:.])b([0-9]{3,6})(?=$|[-@])"
 
 
 def build(text: str | None) -> int | None:
     """The build that a version or an image's tag names (``b4719``), None where it names none."""
-    found = _BUILD.search(text or "")
+    found = re.search(_BUILD, text or "")
     return int(found[1]) if found else None
 
 

@@ -17,8 +17,8 @@ MAX_TOKENS = 100_000_000
 
 
 # Digits are ASCII: those of other scripts, and underscores, which int() reads, are none of a trace.
-_WHOLE = re.compile(r"-?[0-9]{1,12}")
-_TIME = re.compile(
+_WHOLE = r"-?[0-9]{1,12}"
+_TIME = (
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9](?:\.[0-9]{1,20})?)"
     r"(?:Z|([+-])([01][0-9]):?([0-5][0-9]))?"
 )
@@ -26,7 +26,7 @@ _TIME = re.compile(
 
 def _tokens(value: object, what: str, line: int) -> int:
     text = value.strip() if isinstance(value, str) else str(value) if isinstance(value, int) else ""
-    if not _WHOLE.fullmatch(text):
+    if not re.fullmatch(_WHOLE, text):
         raise ValueError(f"line {line}: {what} is {_shown(value)}, expected a whole number, 0 to {MAX_TOKENS:,}")
     value = int(text)
     if not 0 <= value <= MAX_TOKENS:
@@ -89,7 +89,7 @@ def _rows(reader: Any, wrong: type[Exception]) -> Iterator[list[str]]:
 
 def _timestamp(text: str, line: int) -> float:
     """Seconds since 1970; a time without a zone is read as UTC."""
-    found = _TIME.fullmatch(text.strip())
+    found = re.fullmatch(_TIME, text.strip())
     day = _day(found[1]) if found else None
     if found is None or day is None:
         expected = "expected a date and time from 1970 on, such as 2023-11-16 18:17:03.979"

@@ -40,11 +40,11 @@ VERDICTS: tuple[type[Rule], ...] = (
 )  # fmt: skip
 """The rules whose verdict a reading may change: does it fit, does it hold its objectives, does it carry its load."""
 
-CANDIDATE = re.compile(r",|K|[MGTPE](?:$|\s*tok)")
+CANDIDATE = r",|K|[MGTPE](?:$|\s*tok)"
 """What a text must contain for `ambiguities` to say anything."""
 
-PREFIX = re.compile(r"(?<=[0-9\s_.])([KMGTPE])(?!i)")
-COMMA = re.compile(r"[0-9]{1,3},[0-9]{3}(?![0-9,])")
+PREFIX = r"(?<=[0-9\s_.])([KMGTPE])(?!i)"
+COMMA = r"[0-9]{1,3},[0-9]{3}(?![0-9,])"
 BITS = 8
 NEAR = 0.01
 
@@ -265,7 +265,7 @@ def _walk(kind: Kind, value: object, path: KeyPath) -> Iterator[Written]:
     if isinstance(kind, Either):
         kind = kind.table if isinstance(value, Mapping) else kind.plain
     if isinstance(kind, Quantity):
-        if isinstance(value, str) and (kind.dimension is Dimension.BYTES or CANDIDATE.search(value)):
+        if isinstance(value, str) and (kind.dimension is Dimension.BYTES or re.search(CANDIDATE, value)):
             yield Written(path, value, kind.dimension)
     elif isinstance(kind, Table) and isinstance(value, Mapping):
         for key, (_, inner, _) in kinds(kind.cls).items():
@@ -289,9 +289,9 @@ def _other(review: Review, written: Written) -> Reading | None:
     note = ambiguities(text, dimension)
     if note is None:
         return None
-    if PREFIX.search(text):
-        other = PREFIX.sub(r"\1i", text, count=1)
-    elif COMMA.search(text):
+    if re.search(PREFIX, text):
+        other = re.sub(PREFIX, r"\1i", text, count=1)
+    elif re.search(COMMA, text):
         other = text.replace(",", ".")
     else:
         return None
