@@ -376,6 +376,7 @@ SXM, PCIE, NVL = "nvidia/h100-sxm5-80gb", "nvidia/h100-pcie-80gb", "nvidia/h100-
         ("ray/accelerator_type", "L40S", "nvidia/l40s", None),
         ("ray/accelerator_type", "TPU-V6E", "google/tpu-v6e", None),
         ("skypilot/accelerators", "B200:8", "nvidia/b200-sxm6-180gb", 8),
+        ("skypilot/accelerators", "H100_NVLINK_80GB:1", "nvidia/h100-sxm5-80gb", 1),
         ("karpenter.k8s.aws/instance-gpu-name", "h100", SXM, None),
         ("gpu.nvidia.com/class", "H100_PCIE", PCIE, None),
         ("inference.optimization/acceleratorName", "NVIDIA-H100-80GB-HBM3", SXM, None),
