@@ -6,9 +6,43 @@ A plugin may raise anything, also what does not derive from Exception. Only the 
 from __future__ import annotations
 
 from types import TracebackType
+from typing import NamedTuple
+
+from servelint.errors import PluginError
 
 LONGEST = 1000
 """Characters of an exception's message that are told."""
+
+
+class Provider(NamedTuple):
+    """Who provides a thing: plugin name, its distribution and version, and the module's file."""
+
+    plugin: str
+    distribution: str = "unknown"
+    version: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin!r} of {self.distribution} {self.version}".rstrip()
+
+
+class PluginFault(NamedTuple):
+    """One plugin's own fault: what failed, in words complete for a user."""
+
+    provider: Provider
+    message: str
+
+    def __str__(self) -> str:
+        where = f" ({self.provider.file})" if self.provider.file else ""
+        return f"{self.provider}{where}: {self.message}"
+
+
+class Blamed(PluginError):  # noqa: N818
+    """What a plugin's code raised, recorded as its fault already: whoever meets it goes on without the thing."""
+
+    def __init__(self, message: str, provider: Provider) -> None:
+        super().__init__(message)
+        self.provider = provider
 
 
 class Wrong(Exception):  # noqa: N818
@@ -60,7 +94,7 @@ def origin(error: BaseException) -> str:
     return ""
 
 
-_IMPORTING = ("servelint/manager.py", "servelint/discovery.py", "importlib/__init__.py")
+_IMPORTING = ("servelint/manager.py", "servelint/catalogue.py", "servelint/discovery.py", "importlib/__init__.py")
 
 
 def _innermost(trace: TracebackType | None) -> TracebackType | None:

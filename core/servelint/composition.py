@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 
 from servelint import contract, layout, memory
 from servelint.architecture import Architecture, Block
+from servelint.blame import Provider
 from servelint.cost import Pricer
 from servelint.descriptors import Default, Engine, Policy
 from servelint.formats import Format
@@ -22,7 +23,7 @@ from servelint.graph import StepGraph
 from servelint.hardware import DEFAULT_NETWORK_BYTES_PER_S, Accelerator, Efficiency, Topology
 from servelint.layout import Formats
 from servelint.lineage import Input, KeyPath, Lineage, Source
-from servelint.manager import Plugins, Provider
+from servelint.manager import Plugins
 from servelint.memory import MemoryLedger, Reserve
 from servelint.scheduler import Scheduler
 from servelint.spec.model import Deployment, Hardware

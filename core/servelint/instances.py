@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 from attrs import evolve
 
+from servelint.blame import Provider
+from servelint.catalogue import Catalogue
 from servelint.composition import Assumption
 from servelint.descriptors import Entry
 from servelint.errors import CatalogueError, InfeasibleError
 from servelint.hardware import Accelerator, Conflict, Instance, LabelMatch, Labels
-from servelint.manager import Catalogue, Plugins, Provider
+from servelint.manager import Plugins
 from servelint.sheets import parsed, sheets
 from servelint.spec.model import Hardware, Network
 from servelint.suggest import did_you_mean

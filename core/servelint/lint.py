@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from servelint import contract
-from servelint.blame import Wrong, shown
+from servelint.blame import Blamed, PluginFault, Wrong, shown
 from servelint.config import Config
 from servelint.errors import ManifestError
 from servelint.files import Text
 from servelint.lineage import KeyPath, dotted
-from servelint.manager import Blamed, PluginFault, Plugins
+from servelint.manager import Plugins
 from servelint.opening import open_manifest, open_spec
 from servelint.place import Place
 from servelint.review import Review

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import evolve
 
 from servelint.architecture import Architecture
+from servelint.catalogue import Catalogue
 from servelint.composition import Assumption, Composition, Setup, Unresolved, build_topology, resolve_formats
 from servelint.cost import Pricer
 from servelint.datasheet import DatasheetError, read_datasheet
@@ -23,7 +24,7 @@ from servelint.errors import CatalogueError, InfeasibleError, PluginError, Unpri
 from servelint.files import read_project_file
 from servelint.hardware import Accelerator, Instance
 from servelint.lineage import Input, KeyPath, Source
-from servelint.manager import Catalogue, Plugins
+from servelint.manager import Plugins
 from servelint.memory import MemoryLedger
 from servelint.releases import repository, tag
 from servelint.scheduler import Scheduler

@@ -226,7 +226,7 @@ def test_entries_are_in_words_for_people(kind: str, catalog: Any) -> None:
 
 
 def test_listing_models_loads_none(plugins: Plugins, catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from servelint.manager import Catalogue
+    from servelint.catalogue import Catalogue
 
     def refuse(self: Any, name: str) -> None:
         raise AssertionError(name)

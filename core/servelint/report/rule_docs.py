@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from servelint.manager import Plugins, Provider
+from servelint.blame import Provider
+from servelint.manager import Plugins
 from servelint.report.safe import guarded, paragraphs, printable
 from servelint.report.show import COLORS, Style
 from servelint.rule import HEADINGS, Case, Option, Rule

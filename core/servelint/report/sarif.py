@@ -24,8 +24,8 @@ from servelint.rule import Rule, Severity
 from servelint.suppress import every_rule
 
 if TYPE_CHECKING:
+    from servelint.blame import Provider
     from servelint.lint import Located, Report
-    from servelint.manager import Provider
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 MOST_RESULTS = 25_000

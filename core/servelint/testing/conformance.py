@@ -17,14 +17,14 @@ from typing import Any
 
 from servelint import contract
 from servelint.architecture import Architecture, Attention, LatentAttention
-from servelint.blame import Wrong, described
+from servelint.blame import Provider, Wrong, described
 from servelint.composition import Composition
 from servelint.config import Config
 from servelint.descriptors import Policy
 from servelint.errors import InfeasibleError, ServelintError
 from servelint.hardware import Accelerator, Instance
 from servelint.lint import Linter, Report
-from servelint.manager import Plugins, Provider
+from servelint.manager import Plugins
 from servelint.shapes import StepShape, decode, prefill
 from servelint.spec.schema import Boolean, Integer, Kind, Many, Number, Quantity, Table, Text, kinds
 from servelint.testing import samples

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator
 
+from servelint.blame import PluginFault, Provider
 from servelint.config import Config
 from servelint.hookspecs import API_VERSION, hookimpl
 from servelint.lint import Report, lint
-from servelint.manager import PluginFault, Plugins, Provider
+from servelint.manager import Plugins
 from servelint.report.sarif import render
 from servelint.rule import Finding, Related, Rule, Severity
 

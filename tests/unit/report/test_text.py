@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from servelint.blame import PluginFault, Provider
 from servelint.lint import Located, Report
-from servelint.manager import PluginFault, Provider
 from servelint.place import Place
 from servelint.report.safe import width
 from servelint.report.text import render
