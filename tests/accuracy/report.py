@@ -14,6 +14,7 @@ from pathlib import Path
 
 import behaviour
 import deployments
+import gemms
 import memory_logged
 import published
 from published import Score, UnmappedError
@@ -220,6 +221,9 @@ TABLES: dict[str, Callable[[Scored], str]] = {
     "engines": by_engine,
     "constants": constants,
     "launches": launches,
+    "gemms": lambda _: table(
+        ("sequences", "measured, ms", "bound, ms", "estimate, ms", "error of the estimate"), gemms.rows()
+    ),
     "degrees": by_degree,
     "deployments": imported,
     "behavior-summary": lambda _: table(("", "number"), behaviour.summary_rows()),
