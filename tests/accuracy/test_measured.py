@@ -62,7 +62,7 @@ def test_the_products_of_a_step_on_one_device() -> None:
     assert len(found) == 8
     for chain in found:
         assert chain.bound < chain.measured
-        # Large batches multiply at 0.6 to 0.8 of the peak there, and the tool takes the median of Hopper's kernels, 0.55.
+        # Large products run at 0.6 to 0.8 of the peak; the tool takes the median of all shapes on Hopper, 0.55.
         assert chain.estimate == pytest.approx(chain.measured, rel=0.1 if chain.sequences < 256 else 0.2)
 
 
