@@ -192,7 +192,6 @@ GIVEN_WHY = {
     "gives 4.54",
     "m09": "near that of a cache in 8 bits, which the record does not name",
     "m27.2": "the longest context is not recorded; with 131,072 tokens it is 530,400",
-    "dsv4-flash-2h20-tp2": "the layout of compressed attention (five groups) is not modeled: the ledger counts bytes",
     "gemma4-26b-awq-3090-256k": "the draft head keeps no cache of its own, and a step takes 4,096 tokens: with both it "
     "is 5.98",
     "qwen38-27b-3090-64k": "the formats of cache and state are not recorded",
@@ -207,16 +206,16 @@ ALONE_WHY = {
     "m04": _SHARE,
     "m06": _SHARE,
     "m09": "the formats of cache and activations, and the workspace of the experts, are not recorded",
-    "m10": "30 GiB more than a share of the checkpoint on a part without FP4; layout of compressed attention",
+    "m10": "30 GiB more than a share of the checkpoint on a part without FP4; the format of the cache is not recorded",
     "m20": "the degrees are not recorded; whole layers beside an eighth of the experts, as the source's recipes run "
     "it, are 121.5 GiB, and the draft layer comes on top",
     "m27.2": f"{_PARTS}; the longest context is not, either",
-    "dsv4-flash-2h20-tp2": "layout and workspaces of compressed attention are not modeled",
+    "m31": "workspaces of compressed attention are not modeled",
+    "dsv4-flash-2h20-tp2": "workspaces of compressed attention are not modeled",
     "gemma2-9b-8l4-tp8-graphs": "2.7 GiB besides weights and cache on eight devices over PCIe",
     "gemma3-27b-int4-a10-4k": f"{_PARTS}; the profile of the vision tower",
     "gemma4-26b-awq-3090-256k": f"{_PARTS}; nor are the draft's weights",
     "gemma4-26b-awq-3090-42k": f"{_PARTS}; nor are the draft's weights",
-    "gptoss120b-h100-v0141-oom": "kernels pad MXFP4 experts; how they do on this part was not found",
     "llama2-7b-trtllm-a10-max-batch": "static buffers for prompts of 2,048 tokens in 25 sequences are taken; "
     "whether the engine was built for as long ones is not recorded",
     "llama3-8b-80g-tp1": "what the peak of this build holds is not recorded: it is the same at degree 1 and 2",
