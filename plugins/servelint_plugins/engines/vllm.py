@@ -42,6 +42,9 @@ GRAPHS, LAYER_GRAPHS = 0.127 * GIB, 0.0052 * GIB
 """What one device takes, what communication and a vision tower's profile add, what captured graphs take, by themselves
 and a layer: see docs/conventions.md."""
 
+SORTS_LOGITS = (0, 11, 1), (0, 17)
+"""Between these (e66d787bc, c656ba3b4) the profile run sorts logits, as the older core does. Before, an installed
+FlashInfer samples without, as in the images; after, kernels in Triton or FlashInfer do."""
 LONG_CONTEXT = 32768
 """The V0 engine chunks prompts by itself only above this length."""
 
@@ -177,6 +180,11 @@ def caches(version: str | None, ledger: MemoryLedger, context: Context) -> Memor
         from servelint_plugins.engines import vllm_experts
 
         ledger = vllm_experts.held(numbers, ledger, context)
+    older = _older_core(numbers, context)
+    if _numbers(version) and (older or SORTS_LOGITS[0] <= numbers < SORTS_LOGITS[1]):
+        from servelint_plugins.engines import vllm_profile
+
+        ledger = vllm_profile.sampled(numbers, ledger, context, older=older)
     plain = not ledger.states and not any(cache.held for cache in ledger.caches)
     if plain and ledger.stages == 1:
         return ledger
@@ -184,7 +192,7 @@ def caches(version: str | None, ledger: MemoryLedger, context: Context) -> Memor
 
     # What no release is known to log is reported as the newest does: as what fits.
     logs = _numbers(version) or vllm_caches.LOGS_REQUESTS
-    return vllm_caches.caches((0, 7) if _older_core(numbers, context) else numbers, logs, ledger, context)
+    return vllm_caches.caches((0, 7) if older else numbers, logs, ledger, context)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:

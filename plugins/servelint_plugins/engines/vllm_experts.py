@@ -16,11 +16,9 @@ from servelint.plugin import Context, Input, Source
 
 FORMAT = "mxfp4"
 PADS = "vllm/model_executor/layers/quantization/mxfp4.py"
-SWIZZLED = (0, 11, 1)
-"""From here (PyTorch 2.9) scales are laid out anew for Triton's kernels on compute capability 9; the layer keeps the
-loaded ones."""
-TRITON_ENDS = (0, 12)
-"""From here (c17610e2b) Triton's kernels are not taken on compute capability 12."""
+TRITON_COMES = (0, 12)
+"""From here (9912b8ccb) Triton's kernels come with the package; before, gpt-oss runs on Marlin's where nobody adds
+them. They are for compute capability 9 and 10 alone."""
 SCALE_SHARE = 0.25 / 4.25
 """Bits of an 8-bit scale for each 32 elements, in those of an element."""
 SCALE_ROWS, SCALE_COLUMNS = 256, 2
@@ -28,32 +26,32 @@ SCALE_ROWS, SCALE_COLUMNS = 256, 2
 
 
 class _Kernel(NamedTuple):
-    """Multiples that the model's width and the experts' are padded to, and whether scales are kept twice."""
+    """Multiples that the model's width and the experts' are padded to.
+
+    ``scales``: they are laid out anew (PyTorch from 2.8.1 on), and the layer keeps the loaded ones.
+    """
 
     name: str
-    hidden: int = 1
-    inner: int = 64
+    hidden: int
+    inner: int
     scales: bool = False
 
 
 MARLIN = _Kernel("Marlin", 256, 128)
-TRITON = _Kernel("Triton")
+TRITON = _Kernel("Triton", 1, 64, scales=True)
 FLASHINFER = _Kernel("FlashInfer", 256, 256)
 
 
 def _kernel(numbers: tuple[int, ...], context: Context) -> _Kernel | None:
-    """The kernel of a CUDA part; None where it is not known. Not gpt-oss's: Marlin's up to compute capability 9."""
+    """The kernel of a CUDA part; None where it is not known, as on 10.0 and later for other models than gpt-oss."""
     capability = context.accelerator.capability
-    own = context.architecture.model_type == "gpt_oss"
-    if not capability or (capability >= (10, 0) and not own):
+    if not capability:
         return None
-    if capability < (9, 0) or not own:
-        return MARLIN
-    if capability < (10, 0):
-        return TRITON._replace(scales=numbers >= SWIZZLED)
-    if capability < (11, 0):
+    if context.architecture.model_type != "gpt_oss":
+        return MARLIN if capability < (10, 0) else None
+    if (10, 0) <= capability < (11, 0):
         return FLASHINFER
-    return MARLIN if numbers >= TRITON_ENDS else None
+    return TRITON if (9, 0) <= capability < (10, 0) and numbers >= TRITON_COMES else MARLIN
 
 
 def held(numbers: tuple[int, ...], ledger: MemoryLedger, context: Context) -> MemoryLedger:

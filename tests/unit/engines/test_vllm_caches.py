@@ -247,13 +247,11 @@ A100, H100, B200, PRO = "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm6-180gb", "
         (A100, "0.11.0", "", [3072, 2944]),
         (A100, "0.11.0", "[policy.parallelism]\ntensor = 2\n", [3072, 1536]),
         (A100, "0.11.0", "[policy.parallelism]\ntensor = 2\nexpert = 2\n", [3072, 1472]),
-        # The same values and no scale twice; a half of the experts' takes 1,472.
-        (H100, "0.11.0", "", [2880, 2880]),
-        (H100, "0.11.0", "[policy.parallelism]\ntensor = 2\n", [2880, 1472]),
+        # Before Triton's kernels came with the package.
+        (H100, "0.11.2", "", [3072, 2944]),
         # All widths to 256s, and as Marlin again.
         (B200, "0.14.1", "", [3072, 3072]),
         (PRO, "0.14.1", "", [3072, 2944]),
-        (PRO, "0.11.0", "", [2880, 2880]),
     ],
 )
 def test_experts_in_mxfp4_are_padded_for_the_kernel(
@@ -266,7 +264,7 @@ def test_experts_in_mxfp4_are_padded_for_the_kernel(
 def test_scales_of_mxfp4_experts_are_held_twice_on_hopper(plugins: Plugins) -> None:
     # 17 parts of which one is scales. The copy's rows: 2 x 2,880 are 23 x 256, 2,880 are 12 x 256; 90 columns.
     twice = [1 + 5888 / 5760 / 17, 1 + 3072 / 2880 / 17]
-    assert experts(plugins, H100, "0.11.1") == pytest.approx(twice)
+    assert experts(plugins, H100, "0.12.0") == pytest.approx(twice)
     assert experts(plugins, H100, "0.24.0") == pytest.approx(twice)
     # A half of the experts' width is 1,472: 2 x 1,472 are 12 x 256 rows, and 46 columns of 32.
     halves = experts(plugins, H100, "0.14.1", "[policy.parallelism]\ntensor = 2\n")
@@ -274,10 +272,18 @@ def test_scales_of_mxfp4_experts_are_held_twice_on_hopper(plugins: Plugins) -> N
     assert halves == pytest.approx([padded + 3072 / 5760 / 17, padded + 3072 * 1472 / 2880**2 / 17])
 
 
-def experts(plugins: Plugins, device: str, version: str, more: str = "") -> list[float]:
-    """What a device holds of the up and the down side of gpt-oss-20b's experts, in parameters of the model."""
+def test_other_experts_in_mxfp4_have_widths_that_fit(plugins: Plugins) -> None:
+    for device in (H100, B200):
+        held = experts(plugins, device, "0.26.0", "[policy.parallelism]\ntensor = 8\n", FLASH)
+        assert held == pytest.approx([1 / 8, 1 / 8])
+
+
+def experts(
+    plugins: Plugins, device: str, version: str, more: str = "", model: str = "openai/gpt-oss-20b"
+) -> list[float]:
+    """What a device holds of the up and the down side of MXFP4 experts, in parameters of the model."""
     text = (
-        f'servelint = 1\n[hardware]\naccelerator = "nvidia/{device}"\n[model]\nid = "openai/gpt-oss-20b"\n'
+        f'servelint = 1\n[hardware]\naccelerator = "nvidia/{device}"\n[model]\nid = "{model}"\n'
         f'[engine]\nname = "vllm"\nversion = "{version}"\n{more}'
     )
     composition = Review(parse("a.toml", text, plugins.policies), plugins, Path()).composition
@@ -285,3 +291,41 @@ def experts(plugins: Plugins, device: str, version: str, more: str = "") -> list
     held = [w for w in composition.memory.weights if w.tensor.role == "routed_experts" and w.format.name == "mxfp4"]
     assert ["up" in w.tensor.name for w in held] == [True, False]
     return [w.params / w.tensor.params for w in held]
+
+
+@pytest.mark.parametrize(
+    ("version", "each"),
+    [
+        # Older core: 16-bit logits before 0.6; then the logits in fp32 beside them.
+        ("0.5.4", 30),
+        ("0.6.4", 38),
+        # FlashInfer where it is installed, then always sorted, then kernels in Triton.
+        ("0.11.0", 0),
+        ("0.11.1", 38),
+        ("0.16.0", 38),
+        ("0.17.0", 0),
+        ("", 0),
+    ],
+)
+def test_logits_that_the_profile_run_sorts(plugins: Plugins, version: str, each: int) -> None:
+    def peak(more: str) -> float:
+        held = memory(
+            plugins, version, "meta-llama/Llama-3.1-8B", f"[policy.batching]\nmax_batched_tokens = 2048\n{more}"
+        )
+        return next(r.bytes for r in held.reserves if r.name == "peak activations")
+
+    hidden, vocabulary, activations = 4096, 128_256, 226_492_416
+    sampled = 2048 * hidden * 2 + 256 * vocabulary * each
+    assert peak("max_sequences = 256\n") == (sampled if each else activations)
+    # No more rows than the step has tokens; one takes less than the activations of a step.
+    assert peak("max_sequences = 4096\n") == 2048 * (hidden * 2 + vocabulary * max(each, 4))
+    assert peak("max_sequences = 1\n") == activations
+
+
+def test_the_older_core_profiles_fewer_sequences_with_images(plugins: Plugins) -> None:
+    def peak(version: str) -> float:
+        step = "[policy.batching]\nmax_batched_tokens = 2048\nmax_sequences = 256\n"
+        held = memory(plugins, version, "Qwen/Qwen2.5-VL-7B-Instruct", step)
+        return next(r.bytes for r in held.reserves if r.name == "peak activations")
+
+    assert peak("0.7.3") == peak("0.17.0") < peak("0.12.0")
