@@ -190,8 +190,6 @@ GIVEN_BOUND, ALONE_BOUND = 0.02, 0.05
 GIVEN_WHY = {
     "m09": "near that of a cache in 8 bits, which the record does not name",
     "m27.2": "the longest context is not recorded; with 131,072 tokens it is 530,400",
-    "gemma4-26b-awq-3090-256k": "the draft head keeps no cache of its own, and a step takes 4,096 tokens: with both it "
-    "is 5.98",
     "qwen38-27b-3090-64k": "the formats of cache and state are not recorded",
 }
 """Why the figures of a record that follow from a logged one are off."""
@@ -206,10 +204,10 @@ ALONE_WHY = {
     "m20": "the degrees are not recorded; whole layers beside an eighth of the experts, as the source's recipes run "
     "it, are 121.5 GiB, and the draft layer comes on top",
     "m27.2": f"{_PARTS}; the longest context is not, either",
-    "m31": "workspaces of compressed attention are not modeled",
-    "dsv4-flash-2h20-tp2": "workspaces of compressed attention are not modeled",
+    "m31": "workspaces and widened residual streams of compressed attention are not modeled",
+    "dsv4-flash-2h20-tp2": "workspaces and widened residual streams of compressed attention are not modeled",
     "gemma2-9b-8l4-tp8-graphs": "0.2 GiB more than a share of the checkpoint; why was not found",
-    "gemma3-27b-int4-a10-4k": f"{_PARTS}; the profile of the vision tower",
+    "gemma3-27b-int4-a10-4k": "the profile of the vision tower is not modeled, and 0.4 GiB of weights",
     "gemma4-26b-awq-3090-256k": f"{_PARTS}; nor are the draft's weights",
     "gemma4-26b-awq-3090-42k": f"{_PARTS}; nor are the draft's weights",
     "llama2-7b-trtllm-a10-max-batch": "static buffers for prompts of 2,048 tokens in 25 sequences are taken; "

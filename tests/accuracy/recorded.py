@@ -228,6 +228,7 @@ SPELLED = {
     "block_size": ("kv_cache", "page_size"),
     "tokens_per_block": ("kv_cache", "page_size"),
     "prefix_caching": ("kv_cache", "prefix_reuse"),
+    "group_size": ("quantization", "group_size"),
     "max_num_seqs": ("batching", "max_sequences"),
     "max_batch_size": ("batching", "max_sequences"),
     "max_running_requests": ("batching", "max_sequences"),

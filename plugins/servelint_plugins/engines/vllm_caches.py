@@ -40,6 +40,10 @@ WHOLE_MODEL = (0, 11, 1), (0, 16)
 KEEPS_EVERY_STATE = ("falcon_h1", "granitemoehybrid", "jamba", "nemotron_h")
 """Model types that keep a state for every block when prefixes are reused; the others keep the last two."""
 
+SHARED_WITH_DRAFT = ("gemma4", "gemma4_text")
+"""Model types whose own draft has queries alone and reads the target's cache (vllm/model_executor/models/
+gemma4_mtp.py)."""
+
 
 class _Kind(NamedTuple):
     """Layers that are cached alike: bytes of a token in one, tokens that a layer keeps, layers by stage."""
@@ -62,6 +66,9 @@ def caches(numbers: Release, logs: Release, ledger: MemoryLedger, context: Conte
     """
     if ledger.stages > 1 and WHOLE_MODEL[0] <= numbers < WHOLE_MODEL[1]:
         ledger = evolve(ledger, asks_for_all_stages=True)
+    speculation = context.config("speculation")
+    if context.architecture.model_type in SHARED_WITH_DRAFT and getattr(speculation, "method", None) == "mtp":
+        ledger = evolve(ledger, caches=tuple(c for c in ledger.caches if context.block(c.block) is not None))
     if compressed(context.architecture):
         from servelint_plugins.engines import vllm_compressed
 

@@ -113,6 +113,13 @@ def test_the_stages_that_the_start_looks_at(plugins: Plugins, version: str) -> N
     assert held.request_bytes(16, 0) == 16 * 32_768 * (4 if held.asks_for_all_stages else 1)
 
 
+def test_gemma_4_drafts_on_the_cache_of_the_target(plugins: Plugins) -> None:
+    drafts = '[policy.speculation]\nmethod = "{}"\ntokens = 4\n'
+    alone = memory(plugins, "0.22.0", GEMMA)
+    assert memory(plugins, "0.22.0", GEMMA, drafts.format("mtp")).pool == alone.pool
+    assert memory(plugins, "0.22.0", GEMMA, drafts.format("eagle")).pool != alone.pool
+
+
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"  # 43 layers: 21 with an entry for 4 tokens and an index, 20 for 128, 2 without
 MTP = '[policy.speculation]\nmethod = "mtp"\ntokens = 1\n'
 
