@@ -137,7 +137,7 @@ def _summed(pages: Iterable[tuple[int, Layers]]) -> dict[int, Layers]:
 def _common(counts: Sequence[int]) -> int:
     """The number of layers a group that pads least, not below that of the whole caches; of equals the larger."""
     candidates = range(counts[0], max(counts) + 1)
-    return min(candidates, key=lambda n: (sum(-count % n for count in counts), -n)) if candidates else counts[0]
+    return min(candidates, key=lambda n: (sum(-count % n for count in counts), -n))
 
 
 def _most(split: Sequence[tuple[_Table, int]], size: int, stage: int) -> int:
