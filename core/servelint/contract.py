@@ -561,8 +561,11 @@ def _ledger(made: Any) -> None:
     if made.pool is not None:
         if len(made.pool.block_bytes) != made.stages:
             raise Wrong(f"has a pool for {len(made.pool.block_bytes)} stages, expected {made.stages}")
-        for size in made.pool.block_bytes:
-            _number(size, "block_bytes of the pool", 0)
+        for name in ("block_bytes", "asked_bytes"):
+            for size in getattr(made.pool, name):
+                _number(size, f"{name} of the pool", 0)
+        if made.pool.asked_bytes and len(made.pool.asked_bytes) != made.stages:
+            raise Wrong(f"has a pool that asks for {len(made.pool.asked_bytes)} stages, expected {made.stages}")
         for group in made.pool.groups:
             _number(group.tokens, "tokens of a block", 1)
         if not made.pool.blocks(1) > 0:

@@ -76,7 +76,7 @@ class Engine(Value):
     ``budget_kind`` says what its memory fraction is of, see `servelint.memory.BudgetKind`.
 
     ``caches(version, ledger, context)`` rewrites the finished ledger the way the engine pages and reports its KV
-    cache (`servelint.memory.PagePool`).
+    cache (`servelint.memory.PagePool`), and holds what it holds otherwise than the policies know.
 
     The rest reads launch files. ``starts`` are sequences of words that start it (``("vllm", "serve")``; folders
     in front are left out), ``images`` parts of names of images that hold it, ``release_images`` of those whose

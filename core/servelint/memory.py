@@ -99,6 +99,7 @@ class PageGroup(NamedTuple):
 
     A block holds ``tokens`` of them. A sequence takes blocks for all of its tokens, with a ``window`` for no more
     than that many and those of a step, and ``extra`` blocks besides; only those where the group ``grows`` not.
+    ``layer_bytes``: bytes of a block that the group's own layers fill, where the engine reports by those.
     """
 
     tokens: int
@@ -106,6 +107,7 @@ class PageGroup(NamedTuple):
     extra: int = 0
     grows: bool = True
     copies: int = 1
+    layer_bytes: float = 0.0
 
     def blocks(self, context: float, step: float) -> float:
         """Blocks that one sequence takes; ``step`` are new tokens that a window has to hold besides."""
@@ -122,17 +124,27 @@ class PagePool(Value):
     ``block_bytes`` are those of one block on a device of each stage, whatever its group: every group has room for
     as many layers as the largest one. ``step_tokens``: new tokens of a step, which the engine adds to every window
     when it asks whether a sequence fits. ``groups_share_blocks``: it reports the tokens that all blocks would hold if
-    every group grew alike, instead of sequences that fit times their length.
+    every group grew alike, instead of sequences that fit times their length. ``asked_bytes``: what it takes a block
+    for, on each stage, when it asks whether a sequence fits; left out, what the block is.
     """
 
     block_bytes: tuple[float, ...]
     groups: tuple[PageGroup, ...]
     step_tokens: int = 1
     groups_share_blocks: bool = False
+    asked_bytes: tuple[float, ...] = ()
 
     def blocks(self, context: float, step: float = 1) -> float:
         """Blocks that one sequence takes in all groups."""
         return sum(group.copies * group.blocks(context, step) for group in self.groups)
+
+    def reported_blocks(self, context: float) -> float:
+        """Blocks that the engine counts for one sequence and a step when it reports how many fit."""
+        first = self.groups[0].layer_bytes
+        if not first:
+            return self.blocks(context, self.step_tokens)
+        filled = sum(g.copies * g.blocks(context, self.step_tokens) * g.layer_bytes for g in self.groups)
+        return math.ceil(filled / first)
 
 
 BudgetKind = Literal["total", "static", "free"]
@@ -241,7 +253,8 @@ class MemoryLedger(Value):
         stages = range(self.stages) if self.asks_for_all_stages else (stage,)
         if self.pool is not None:
             blocks = self.pool.blocks(context, self.pool.step_tokens)
-            return blocks * sum(self.pool.block_bytes[s] for s in stages)
+            asked = self.pool.asked_bytes or self.pool.block_bytes
+            return blocks * sum(asked[s] for s in stages)
         return sum(self.sequence_bytes(context, s) for s in stages)
 
     def admits(self, context: float) -> bool:
@@ -301,7 +314,7 @@ class MemoryLedger(Value):
         if pool.groups_share_blocks:
             groups = sum(group.copies for group in pool.groups)
             return blocks // groups * min(group.tokens for group in pool.groups if group.grows)
-        return int(blocks / pool.blocks(context, pool.step_tokens) * context)
+        return int(blocks / pool.reported_blocks(context) * context)
 
     @property
     def firm(self) -> MemoryLedger:

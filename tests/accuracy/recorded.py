@@ -129,6 +129,7 @@ ACCELERATORS = {
     "H100-80GB": "nvidia/h100-sxm5-80gb",
     "H20": "nvidia/h20-96gb",
     "H200": "nvidia/h200-sxm5-141gb",
+    "GH200-96GB": "nvidia/gh200-96gb",
     "H800": "nvidia/h800-sxm5-80gb",
     "L4": "nvidia/l4",
     "L40": "nvidia/l40",
@@ -227,6 +228,7 @@ SPELLED = {
     "block_size": ("kv_cache", "page_size"),
     "tokens_per_block": ("kv_cache", "page_size"),
     "prefix_caching": ("kv_cache", "prefix_reuse"),
+    "group_size": ("quantization", "group_size"),
     "max_num_seqs": ("batching", "max_sequences"),
     "max_batch_size": ("batching", "max_sequences"),
     "max_running_requests": ("batching", "max_sequences"),
@@ -307,13 +309,21 @@ def facts() -> list[Record]:
     return [record for row in _rows(FACTS) for record in _fact(row)]
 
 
+_SET = ("tp", "pp", "dcp", "util", "max_model_len", "block_size", "max_num_batched_tokens")
+_AT = "concurrency_at_"
+
+
 def _fact(row: dict[str, Any]) -> Iterator[Record]:
     several = [key for key, value in row.items() if isinstance(value, list) and len(value) > 1]
     for at in range(len(row[several[0]]) if several else 1):
         one = {key: value[at] if key in several else value for key, value in row.items()}
-        flags = {k: one[k] for k in ("tp", "pp", "dcp", "util", "max_model_len") if k in one}
+        flags = {k: one[k] for k in _SET if k in one}
         if "fp8" in str(one.get("check", "")):
             flags["kv_cache_dtype"] = "fp8"
+        for key in one:
+            if key.startswith(_AT):
+                # Sequences at once are logged of the longest one.
+                flags["max_model_len"] = int(key.removeprefix(_AT))
         observed = {k: v for k, v in one.items() if k.startswith(_SEEN)}
         name = f"{row['id']}.{at + 1}" if several else row["id"]
         gpu, model = str(one.get("gpu", "not stated")), str(one.get("model", "not stated"))

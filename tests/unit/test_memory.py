@@ -211,6 +211,18 @@ def test_the_fullest_stage_of_a_pool_decides() -> None:
     assert staged.capacity_tokens(9) == int(35 / 11 * 9)
 
 
+def test_an_engine_may_ask_for_more_and_report_less_than_the_blocks() -> None:
+    # 900 B hold 90 blocks of 10. The window's layers fill 5 of the 8 B that those of the first group do.
+    groups = PageGroup(16, layer_bytes=8.0), PageGroup(16, window=15, extra=1, copies=2, layer_bytes=5.0)
+    shared = ledger(caches=(cache(1.0),), page_size=16, pool=evolve(pool(*groups, step=17), asked_bytes=(12.0,)))
+    assert shared.sequence_bytes(160, 0) == 10.0 * (10 + 2 * 2)
+    assert shared.request_bytes(160, 0) == 12.0 * (10 + 2 * 3)
+    # 10 blocks and 6 of 5 / 8: 14 in whole ones.
+    assert shared.pool is not None
+    assert shared.pool.reported_blocks(160) == 14
+    assert shared.capacity_tokens(160) == int(90 / 14 * 160)
+
+
 def test_an_engine_may_ask_for_all_stages_at_once() -> None:
     staged = ledger(caches=(cache(1.0, (4, 2)),), stages=2)
     assert [staged.request_bytes(10, s) for s in (0, 1)] == [80.0, 40.0]

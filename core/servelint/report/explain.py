@@ -260,7 +260,7 @@ class Explainer:
         each = memory.sequence_bytes(context, memory.tightest)
         formula = "memory for KV / bytes of one sequence x its tokens, in whole pages, per rank"
         if memory.pool is not None:
-            each = memory.pool.blocks(context, memory.pool.step_tokens) * memory.pool.block_bytes[memory.tightest]
+            each = memory.pool.reported_blocks(context) * memory.pool.block_bytes[memory.tightest]
             formula = "blocks that fit / blocks of a sequence and a step x its tokens, as the engine logs it, per rank"
             if memory.pool.groups_share_blocks:
                 formula = "blocks that fit / groups of layers x tokens of a block, as the engine logs it, per rank"

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from attrs import evolve
-
-from servelint.memory import Weights
 from servelint.plugin import (
     Attention,
     Context,
     Default,
     Engine,
-    Input,
     LatentAttention,
     LinearState,
     MemoryLedger,
@@ -36,8 +32,8 @@ CHECKED_VERSION = (0, 26)
 
 ARGUMENTS = "vllm/engine/arg_utils.py"
 CACHE = "vllm/config/cache.py"
-MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
 SCHEDULER = "vllm/config/scheduler.py"
+SPARSE = "vllm/v1/attention/backends/mla/sparse_swa.py"
 TPU_TOKENS = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
 RUNTIME = 0.5 * GIB
 BUFFERS = 0.5 * GIB
@@ -46,6 +42,9 @@ GRAPHS, LAYER_GRAPHS = 0.127 * GIB, 0.0052 * GIB
 """What one device takes, what communication and a vision tower's profile add, what captured graphs take, by themselves
 and a layer: see docs/conventions.md."""
 
+SORTS_LOGITS = (0, 11, 1), (0, 17)
+"""Between these (e66d787bc, c656ba3b4) the profile run sorts logits, as the older core does. Before, an installed
+FlashInfer samples without, as in the images; after, kernels in Triton or FlashInfer do."""
 LONG_CONTEXT = 32768
 """The V0 engine chunks prompts by itself only above this length."""
 
@@ -84,9 +83,19 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
         ("kv_cache", "memory_utilization"): Default(
             utilization, f"vLLM default{note}", _source(CACHE, "gpu_memory_utilization")
         ),
-        ("kv_cache", "page_size"): Default(16, f"vLLM default{note}", _source(CACHE, "block_size")),
+        ("kv_cache", "page_size"): _page(context, note),
     }
     return found | (_older(numbers, context, note) if older else _newer(numbers, context, note))
+
+
+def _page(context: Context, note: str) -> Default:
+    """Pages of 16 tokens; compressed attention wants larger ones."""
+    if not any(isinstance(b.mixer, LatentAttention) and b.mixer.window for b in context.architecture.blocks):
+        return Default(16, f"vLLM default{note}", _source(CACHE, "block_size"))
+    from servelint_plugins.engines import vllm_compressed
+
+    reason = "what vLLM's backend of compressed attention prefers"
+    return Default(vllm_compressed.PAGE, reason, _source(SPARSE, "get_preferred_block_size"))
 
 
 def _older(numbers: tuple[int, ...], context: Context, note: str) -> dict[tuple[str, str], Default]:
@@ -166,46 +175,24 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
 
 def caches(version: str | None, ledger: MemoryLedger, context: Context) -> MemoryLedger:
     """Page windows and recurrent state with the rest of the cache, as the release does and reports it; pad experts."""
-    ledger = _padded(ledger, context)
+    numbers = parse_version(version)
+    if any(entry.format.name == "mxfp4" for entry in ledger.weights):
+        from servelint_plugins.engines import vllm_experts
+
+        ledger = vllm_experts.held(numbers, ledger, context)
+    older = _older_core(numbers, context)
+    if _numbers(version) and (older or SORTS_LOGITS[0] <= numbers < SORTS_LOGITS[1]):
+        from servelint_plugins.engines import vllm_profile
+
+        ledger = vllm_profile.sampled(numbers, ledger, context, older=older)
     plain = not ledger.states and not any(cache.held for cache in ledger.caches)
     if plain and ledger.stages == 1:
         return ledger
     from servelint_plugins.engines import vllm_caches
 
-    numbers = parse_version(version)
     # What no release is known to log is reported as the newest does: as what fits.
     logs = _numbers(version) or vllm_caches.LOGS_REQUESTS
-    return vllm_caches.caches((0, 7) if _older_core(numbers, context) else numbers, logs, ledger, context)
-
-
-def _padded(ledger: MemoryLedger, context: Context) -> MemoryLedger:
-    """Hold MXFP4 experts as Marlin wants them below compute capability 9: the model's width in 256s, theirs in 128s.
-
-    Source: vllm/model_executor/layers/quantization/mxfp4.py, `Mxfp4Backend.MARLIN`.
-    """
-    capability = context.accelerator.capability
-    if not capability or capability >= (9, 0):
-        return ledger
-    hidden = context.architecture.hidden_size
-
-    def padded(entry: Weights) -> Weights:
-        block = context.block(entry.block)
-        experts = block.experts if block is not None else None
-        if experts is None or entry.tensor.role != "routed_experts" or entry.format.name != "mxfp4":
-            return entry
-        sides = 2 if "up" in entry.tensor.name else 1
-        inner = entry.tensor.params / experts.count / hidden / sides
-        # A device holds all of some experts, or a part of each.
-        part = inner if ranks > 1 else inner * entry.params / entry.tensor.params
-        factor = -(-hidden // 256) * 256 / hidden * (-(-part // 128) * 128 / part)
-        if factor == 1:
-            return entry
-        widths = Input("factor of the padded widths", factor, "", _source(MXFP4, "round_up"))
-        lineage = entry.lineage.rewritten("vllm", "widths padded for the kernel", widths)
-        return evolve(entry, params=entry.params * factor, lineage=lineage)
-
-    ranks = getattr(context.config("parallelism"), "expert", None) or 1
-    return ledger.mapped(weights=padded)
+    return vllm_caches.caches((0, 7) if older else numbers, logs, ledger, context)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:

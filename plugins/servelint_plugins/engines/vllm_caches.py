@@ -15,7 +15,7 @@ from typing import NamedTuple
 from attrs import evolve
 
 from servelint.memory import Cache, MemoryLedger, PageGroup, PagePool
-from servelint.plugin import Attention, Context, LatentAttention
+from servelint.plugin import Architecture, Attention, Context, LatentAttention
 
 Release = tuple[int, ...]
 
@@ -32,10 +32,17 @@ ALIGNED = (0, 16)
 """From here prefix reuse keeps two states, or one a block, of recurrent layers (5206e5e28)."""
 LOGS_REQUESTS = (0, 21)
 """From here the logged size is sequences of the longest context that fit times that length (e68fa1b90)."""
+IN_FLIGHT = (0, 26)
+"""From here a window holds the tokens of every step that is under way, not of one (vllm/config/vllm.py
+`max_in_flight_tokens`, vllm-project/vllm#47728, merged after 0.25.0)."""
 WHOLE_MODEL = (0, 11, 1), (0, 16)
 """Between these the layers of all pipeline stages are compared with the memory of one (d100d78eb, c5a66d169)."""
 KEEPS_EVERY_STATE = ("falcon_h1", "granitemoehybrid", "jamba", "nemotron_h")
 """Model types that keep a state for every block when prefixes are reused; the others keep the last two."""
+
+SHARED_WITH_DRAFT = ("gemma4", "gemma4_text")
+"""Model types whose own draft has queries alone and reads the target's cache (vllm/model_executor/models/
+gemma4_mtp.py)."""
 
 
 class _Kind(NamedTuple):
@@ -59,10 +66,14 @@ def caches(numbers: Release, logs: Release, ledger: MemoryLedger, context: Conte
     """
     if ledger.stages > 1 and WHOLE_MODEL[0] <= numbers < WHOLE_MODEL[1]:
         ledger = evolve(ledger, asks_for_all_stages=True)
-    mixers = [block.mixer for block in context.architecture.blocks]
-    if any(isinstance(m, LatentAttention) and m.window for m in mixers):
-        # Compressed attention is packed in its own way.
-        return ledger
+    speculation = context.config("speculation")
+    if context.architecture.model_type in SHARED_WITH_DRAFT and getattr(speculation, "method", None) == "mtp":
+        ledger = evolve(ledger, caches=tuple(c for c in ledger.caches if context.block(c.block) is not None))
+    if compressed(context.architecture):
+        from servelint_plugins.engines import vllm_compressed
+
+        pool = vllm_compressed.pool(ledger, context, _held_tokens(numbers, context), shared=logs < LOGS_REQUESTS)
+        return evolve(ledger, pool=pool)
     kinds = _kinds(ledger.caches, context)
     states = [s for s in ledger.states if s.bytes > 0]
     if not any(k.window for k in kinds) and not states:
@@ -131,9 +142,30 @@ def _grouped(
         max(ceil(held[s] / count) for (_, held), count in zip(layers, counts, strict=True))
         for s in range(ledger.stages)
     )
-    batching = context.config("batching")
-    step = getattr(batching, "max_batched_tokens", None) or 1
+    step = _held_tokens(numbers, context)
     return PagePool(tuple(size * n for n in by_stage), tuple(groups), step, logs < LOGS_REQUESTS)
+
+
+def compressed(architecture: Architecture) -> bool:
+    """Whether attention is compressed: latent, with a window beside the entries that stand for several tokens."""
+    return any(isinstance(b.mixer, LatentAttention) and b.mixer.window for b in architecture.blocks)
+
+
+def _held_tokens(numbers: Release, context: Context) -> int:
+    """New tokens that a window holds besides its own: of a step, or of all that are under way."""
+    step: int = getattr(context.config("batching"), "max_batched_tokens", None) or 1
+    return step * _steps_under_way(context) if numbers >= IN_FLIGHT else step
+
+
+def _steps_under_way(context: Context) -> int:
+    """One for each stage, at least two where the next is scheduled while one runs: the default, not with look-ups.
+
+    Source: vllm/config/vllm.py `max_concurrent_batches`; the second model runner, which some models have, takes one
+    more with stages.
+    """
+    speculation = context.config("speculation")
+    ahead = not (speculation is not None and speculation.active and speculation.method in ("ngram", "draft"))
+    return max(getattr(context.config("parallelism"), "pipeline", None) or 1, 2 if ahead else 1)
 
 
 def _by_stage(ledger: MemoryLedger) -> tuple[int, ...]:

@@ -92,7 +92,7 @@ version = "0.12.0"
 tensor = 1
 pipeline = 2
 """,
-            flip=("model.max_model_len", "90000"),
+            flip=("model.max_model_len", "80000"),
         ),
         Case(
             "a cap on the cache's tokens",

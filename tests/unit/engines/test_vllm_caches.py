@@ -113,6 +113,108 @@ def test_the_stages_that_the_start_looks_at(plugins: Plugins, version: str) -> N
     assert held.request_bytes(16, 0) == 16 * 32_768 * (4 if held.asks_for_all_stages else 1)
 
 
+def test_gemma_4_drafts_on_the_cache_of_the_target(plugins: Plugins) -> None:
+    drafts = '[policy.speculation]\nmethod = "{}"\ntokens = 4\n'
+    alone = memory(plugins, "0.22.0", GEMMA)
+    assert memory(plugins, "0.22.0", GEMMA, drafts.format("mtp")).pool == alone.pool
+    assert memory(plugins, "0.22.0", GEMMA, drafts.format("eagle")).pool != alone.pool
+
+
+FLASH = "deepseek-ai/DeepSeek-V4-Flash"  # 43 layers: 21 with an entry for 4 tokens and an index, 20 for 128, 2 without
+MTP = '[policy.speculation]\nmethod = "mtp"\ntokens = 1\n'
+
+
+def compressed(plugins: Plugins, version: str, more: str = "", model: str = FLASH, cache: str = "fp8") -> MemoryLedger:
+    step = "" if "[policy.batching]" in more else "[policy.batching]\nmax_batched_tokens = 8192\n"
+    return memory(plugins, version, model, f'[policy.quantization]\nkv_cache = "{cache}"\n{step}{more}')
+
+
+def test_caches_of_compressed_attention_share_blocks(plugins: Plugins) -> None:
+    pool = compressed(plugins, "0.25.0", MTP).pool
+    assert pool is not None
+    # Pages of 64 entries of 584 B, 64 index keys of 132 B and 2 entries, each in whole 576 B; states in the place of
+    # entries. 44 windows make two groups of 22, which have more layers than the others.
+    packed, keys, heavy = 37_440, 8_640, 1_728
+    assert pool.block_bytes == (22 * packed + 21 * keys + 20 * heavy,)
+    assert pool.asked_bytes == (22 * (packed + keys + heavy),)
+    assert pool.groups[0] == PageGroup(256, layer_bytes=21 * packed + 21 * keys + 20 * heavy)
+    assert sorted(pool.groups[1:]) == [
+        PageGroup(4, 7, 1, layer_bytes=21 * packed + 21 * keys),
+        PageGroup(8, 127, 1, layer_bytes=20 * packed),
+        PageGroup(64, 127, 1, layer_bytes=22 * packed),
+        PageGroup(64, 127, 1, layer_bytes=22 * packed),
+    ]
+    # A sequence that runs: its pages, and windows of 128, 8 and 128 tokens.
+    assert pool.blocks(121_344) == 474 + 2 * 3 + 3 + 17
+
+
+def test_the_logged_size_of_compressed_attention(plugins: Plugins) -> None:
+    # vllm-project/vllm#51041 (0.26.0) logs 7.71 GiB, which are 7,965 blocks, and 150,992 tokens.
+    held = compressed(plugins, "0.26.0", f"{MTP}[policy.kv_cache]\nmemory_bytes = {7965 * 1_039_680}\n")
+    assert held.capacity_tokens(121_344) == 150_992
+
+
+def test_what_is_asked_for_compressed_attention(plugins: Plugins) -> None:
+    # vllm-project/vllm#44376 (before 0.26) logs 6.66 GiB for 30,000 tokens with steps of 16,384.
+    held = compressed(plugins, "0.22.0", "[policy.batching]\nmax_batched_tokens = 16384\n")
+    assert held.request_bytes(30_000, 0) == (118 + 2 * 259 + 4099 + 2065) * 1_051_776
+    assert held.request_bytes(30_000, 0) / GIB == pytest.approx(6.66, abs=0.005)
+
+
+def test_where_both_kinds_of_compressed_layers_are_as_many(plugins: Plugins) -> None:
+    # 30 and 31 layers of them and 61 windows: groups of 31.
+    pool = compressed(plugins, "0.25.0", model="deepseek-ai/DeepSeek-V4-Pro").pool
+    assert pool is not None
+    assert pool.block_bytes == (31 * 37_440 + 30 * 8_640 + 31 * 1_728,)
+    windows = [group.layer_bytes for group in pool.groups if group.tokens == 64]
+    assert windows == [31 * 37_440, 30 * 37_440]
+
+
+def test_stages_of_compressed_attention_have_blocks_of_their_own_layers(plugins: Plugins) -> None:
+    pool = compressed(plugins, "0.25.0", "[policy.parallelism]\npipeline = 2\n").pool
+    assert pool is not None
+    whole = compressed(plugins, "0.25.0").pool
+    assert whole is not None
+    assert pool.groups == whole.groups
+    # The layers of both stages are those of one, but for halves of a group that are rounded up.
+    assert sum(pool.block_bytes) == pytest.approx(whole.block_bytes[0], rel=0.02)
+
+
+def test_entries_in_sixteen_bit_are_rows(plugins: Plugins) -> None:
+    pool = compressed(plugins, "0.25.0", cache="bf16").pool
+    assert pool is not None
+    assert pool.block_bytes == (22 * 64 * 1024 + 21 * 8_640 + 20 * 2 * 1024,)
+
+
+def test_another_model_beside_compressed_attention_is_not_paged_with_it(plugins: Plugins) -> None:
+    other = '[policy.speculation]\nmethod = "draft"\ndraft_model = "meta-llama/Llama-3.2-1B"\ntokens = 3\n'
+    assert compressed(plugins, "0.25.0", other).pool is None
+
+
+@pytest.mark.parametrize("page", [64, 100])
+def test_pages_that_compressed_attention_does_not_have(plugins: Plugins, page: int) -> None:
+    # A window's page of 64 entries would not fit into one of 16; 100 tokens are no whole number of entries.
+    assert compressed(plugins, "0.25.0", f"[policy.kv_cache]\npage_size = {page}\n").pool is None
+    assert compressed(plugins, "0.25.0").page_size == 256
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "steps"),
+    [
+        ("0.25.1", "", 1),
+        ("0.26.0", "", 2),
+        ("0.26.0", "[policy.parallelism]\npipeline = 4\n", 4),
+        ("0.26.0", '[policy.speculation]\nmethod = "ngram"\ntokens = 3\n', 1),
+        ("0.26.0", '[policy.speculation]\nmethod = "mtp"\ntokens = 3\n', 2),
+    ],
+)
+def test_windows_hold_the_tokens_of_every_step_under_way(plugins: Plugins, version: str, more: str, steps: int) -> None:
+    for model in (GEMMA, FLASH):
+        pool = memory(plugins, version, model, f"[policy.batching]\nmax_batched_tokens = 4096\n{more}").pool
+        assert pool is not None
+        assert pool.step_tokens == steps * 4096
+
+
 def test_layers_of_one_kind_are_left_alone(plugins: Plugins) -> None:
     for model in ("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3.2"):
         assert memory(plugins, "0.21.0", model).pool is None
@@ -142,23 +244,95 @@ def test_prompts_are_cut_to_fewer_tokens_before_0_6_5(plugins: Plugins) -> None:
     assert peak("0.6.5") == 4 * peak("0.6.4")
 
 
+A100, H100, B200, PRO = "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm6-180gb", "rtx-pro-6000-blackwell-server"
+
+
 @pytest.mark.parametrize(
-    ("device", "more", "factor"),
+    ("device", "version", "more", "widths"),
     [
         # Widths of 2,880 are 3,072 and 2,944; a half of the experts' is 1,440, which takes 1,536.
-        ("nvidia/a100-sxm4-80gb", "", 3072 / 2880 * 2944 / 2880),
-        ("nvidia/a100-sxm4-80gb", "[policy.parallelism]\ntensor = 2\n", 3072 / 2880 * 1536 / 1440 / 2),
-        ("nvidia/a100-sxm4-80gb", "[policy.parallelism]\ntensor = 2\nexpert = 2\n", 3072 / 2880 * 2944 / 2880 / 2),
-        ("nvidia/h100-sxm5-80gb", "", 1.0),
+        (A100, "0.11.0", "", [3072, 2944]),
+        (A100, "0.11.0", "[policy.parallelism]\ntensor = 2\n", [3072, 1536]),
+        (A100, "0.11.0", "[policy.parallelism]\ntensor = 2\nexpert = 2\n", [3072, 1472]),
+        # Before Triton's kernels came with the package.
+        (H100, "0.11.2", "", [3072, 2944]),
+        # All widths to 256s, and as Marlin again.
+        (B200, "0.14.1", "", [3072, 3072]),
+        (PRO, "0.14.1", "", [3072, 2944]),
     ],
 )
-def test_experts_in_mxfp4_are_padded_for_marlin(plugins: Plugins, device: str, more: str, factor: float) -> None:
+def test_experts_in_mxfp4_are_padded_for_the_kernel(
+    plugins: Plugins, device: str, version: str, more: str, widths: list[int]
+) -> None:
+    factor = widths[0] * widths[1] / 2880**2
+    assert experts(plugins, device, version, more) == pytest.approx([factor, factor])
+
+
+def test_scales_of_mxfp4_experts_are_held_twice_on_hopper(plugins: Plugins) -> None:
+    # 17 parts of which one is scales. The copy's rows: 2 x 2,880 are 23 x 256, 2,880 are 12 x 256; 90 columns.
+    twice = [1 + 5888 / 5760 / 17, 1 + 3072 / 2880 / 17]
+    assert experts(plugins, H100, "0.12.0") == pytest.approx(twice)
+    assert experts(plugins, H100, "0.24.0") == pytest.approx(twice)
+    # A half of the experts' width is 1,472: 2 x 1,472 are 12 x 256 rows, and 46 columns of 32.
+    halves = experts(plugins, H100, "0.14.1", "[policy.parallelism]\ntensor = 2\n")
+    padded = 1472 / 2880
+    assert halves == pytest.approx([padded + 3072 / 5760 / 17, padded + 3072 * 1472 / 2880**2 / 17])
+
+
+def test_other_experts_in_mxfp4_have_widths_that_fit(plugins: Plugins) -> None:
+    for device in (H100, B200):
+        held = experts(plugins, device, "0.26.0", "[policy.parallelism]\ntensor = 8\n", FLASH)
+        assert held == pytest.approx([1 / 8, 1 / 8])
+
+
+def experts(
+    plugins: Plugins, device: str, version: str, more: str = "", model: str = "openai/gpt-oss-20b"
+) -> list[float]:
+    """What a device holds of the up and the down side of MXFP4 experts, in parameters of the model."""
     text = (
-        f'servelint = 1\n[hardware]\naccelerator = "{device}"\n[model]\nid = "openai/gpt-oss-20b"\n'
-        f'[engine]\nname = "vllm"\nversion = "0.11.0"\n{more}'
+        f'servelint = 1\n[hardware]\naccelerator = "nvidia/{device}"\n[model]\nid = "{model}"\n'
+        f'[engine]\nname = "vllm"\nversion = "{version}"\n{more}'
     )
     composition = Review(parse("a.toml", text, plugins.policies), plugins, Path()).composition
     assert composition is not None
     held = [w for w in composition.memory.weights if w.tensor.role == "routed_experts" and w.format.name == "mxfp4"]
-    assert held
-    assert [w.params / w.tensor.params for w in held] == pytest.approx([factor] * len(held))
+    assert ["up" in w.tensor.name for w in held] == [True, False]
+    return [w.params / w.tensor.params for w in held]
+
+
+@pytest.mark.parametrize(
+    ("version", "each"),
+    [
+        # Older core: 16-bit logits before 0.6; then the logits in fp32 beside them.
+        ("0.5.4", 30),
+        ("0.6.4", 38),
+        # FlashInfer where it is installed, then always sorted, then kernels in Triton.
+        ("0.11.0", 0),
+        ("0.11.1", 38),
+        ("0.16.0", 38),
+        ("0.17.0", 0),
+        ("", 0),
+    ],
+)
+def test_logits_that_the_profile_run_sorts(plugins: Plugins, version: str, each: int) -> None:
+    def peak(more: str) -> float:
+        held = memory(
+            plugins, version, "meta-llama/Llama-3.1-8B", f"[policy.batching]\nmax_batched_tokens = 2048\n{more}"
+        )
+        return next(r.bytes for r in held.reserves if r.name == "peak activations")
+
+    hidden, vocabulary, activations = 4096, 128_256, 226_492_416
+    sampled = 2048 * hidden * 2 + 256 * vocabulary * each
+    assert peak("max_sequences = 256\n") == (sampled if each else activations)
+    # No more rows than the step has tokens; one takes less than the activations of a step.
+    assert peak("max_sequences = 4096\n") == 2048 * (hidden * 2 + vocabulary * max(each, 4))
+    assert peak("max_sequences = 1\n") == activations
+
+
+def test_the_older_core_profiles_fewer_sequences_with_images(plugins: Plugins) -> None:
+    def peak(version: str) -> float:
+        step = "[policy.batching]\nmax_batched_tokens = 2048\nmax_sequences = 256\n"
+        held = memory(plugins, version, "Qwen/Qwen2.5-VL-7B-Instruct", step)
+        return next(r.bytes for r in held.reserves if r.name == "peak activations")
+
+    assert peak("0.7.3") == peak("0.17.0") < peak("0.12.0")
