@@ -190,8 +190,8 @@ GIVEN_BOUND, ALONE_BOUND = 0.02, 0.05
 GIVEN_WHY = {
     "m09": "near that of a cache in 8 bits, which the record does not name",
     "m27.2": "the longest context is not recorded; with 131,072 tokens it is 530,400",
-    "gemma4-26b-awq-3090-256k": "tokens of a step are not recorded; with 4,096, as later files of its source have, it is "
-    "5.98",
+    "gemma4-26b-awq-3090-256k": "tokens of a step are not recorded; with 4,096, as later files of its source have, "
+    "it is 5.98",
     "qwen38-27b-3090-64k": "the formats of cache and state are not recorded",
 }
 """Why the figures of a record that follow from a logged one are off."""
