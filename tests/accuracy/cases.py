@@ -84,7 +84,6 @@ WHY: Mapping[str, str] = {
     "hermes8b-1k1k-preempt": "no device is stated, and the stand-in holds what was recomputed",
     "llama3-70b-fp8-tp8-vs-2xtp4": "no objective is stated, so more devices a replica are no fault",
     "llama33-70b-exl2-2x3090-tp-prefill": "the engine is in no plugin, and its time of a prompt has no objective",
-    "llamacpp-c1024-np-default": "one request fits the slots that are shared; the load is not stated",
     "ngram-batch10-slower": "the target is not stated, and host time of its steps is no figure of the estimate",
     "qwq32b-8a100-tp8-vs-tp4": "the estimate gains from eight devices; see the comparisons of arms",
 }

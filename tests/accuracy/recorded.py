@@ -239,6 +239,10 @@ SPELLED = {
 }
 VARIABLES = {"allow long max model len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
 SLOTS = ("n_parallel", "n_slots")
+SERVER_FLAGS = {"n_ctx": "-c", "n_parallel": "-np", "n_slots": "-np", "kv_unified": "-kvu"}
+"""Flags of llama.cpp's server, whose context is that of all slots together: its own reader says what each has."""
+TARGETS = re.compile(r"\bgfx\d+")
+"""How a compiler names a device: several parts of unlike sizes have the same name."""
 LEAST_POSITIONS = 4096
 """Positions of a model of which no record says any: few, so that no length is refused for a guess."""
 LENGTHS = ("max_model_len", "max_total_tokens", "n_ctx", "context_length")
@@ -433,7 +437,8 @@ def _model(record: Record, stand_ins: bool) -> tuple[str, Mapping[str, object] |
 def _hardware(record: Record, stand_ins: bool) -> dict[str, object]:
     whole = round(record.mem_gib, -1) if record.mem_gib else None
     id_ = SMALLER.get((record.gpu, int(whole)) if whole else ("", 0)) or ACCELERATORS.get(record.gpu)
-    if id_ is None and stand_ins and record.gpu.startswith(("not stated", "any")):
+    unnamed = record.gpu.startswith(("not stated", "any")) or TARGETS.search(record.gpu) is not None
+    if id_ is None and stand_ins and unnamed:
         id_ = USUAL if record.kind == "behaviour" else STAND_IN
     if id_ is None:
         stated = "the device is not stated" if record.gpu.startswith(("not stated", "any")) else "no such device"
@@ -464,6 +469,8 @@ def _toml(value: object) -> str:
 
 def release(record: Record) -> str | None:
     """The engine's release: as stated, else one of the month, which the number of vLLM's issue dates, too."""
+    if record.engine == "llama.cpp" and re.fullmatch(r"b\d+", record.version):
+        return record.version
     stated = re.match(r"(?:main )?(\d+\.\d+(?:\.\d+)?)(?!\d*-)", record.version)
     if stated is not None:
         return stated[1]
@@ -493,7 +500,9 @@ def _policies(record: Record, tables: dict[str, dict[str, object]], config: Mapp
     length = stated_length(record)
     if length is None and str(flags.get("max_model_len") or "").startswith("above max_position_embeddings"):
         length = config["max_position_embeddings"] + 1
-    if length is not None:
+    if record.engine == "llama.cpp":
+        _server(record, tables)
+    elif length is not None:
         tables["model"]["max_model_len"] = int(length)
     if flags.get("env_override") in VARIABLES:
         tables["engine"]["env"] = {VARIABLES[flags["env_override"]]: "1"}
@@ -535,6 +544,20 @@ def _policies(record: Record, tables: dict[str, dict[str, object]], config: Mapp
             put("constrained_decoding", "overlap", False)
     if record.kind == "behaviour":
         _accepted(record, put)
+
+
+def _server(record: Record, tables: dict[str, dict[str, object]]) -> None:
+    """The arguments of llama.cpp's server; what its slots were seen to advertise is what a request may have."""
+    stated = ((spelling, record.flags.get(name)) for name, spelling in SERVER_FLAGS.items())
+    words = [
+        spelling if value is True else f"{spelling} {value}"
+        for spelling, value in stated
+        if value is True or (isinstance(value, int) and value is not False)
+    ]
+    if words:
+        tables["engine"]["args"] = " ".join(words)
+    if "n_ctx_slot" in record.observed:
+        tables["deployment"] = {"sized_for": record.observed["n_ctx_slot"]}
 
 
 def _accepted(record: Record, put: Any) -> None:
