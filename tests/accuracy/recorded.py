@@ -82,6 +82,7 @@ MODELS = {
     "WizardLM-33B-V1.0-Uncensored": "huggyllama/llama-30b",
     "WizardLM-70B": "meta-llama/Llama-2-70b-hf",
     "c4ai-command-r-plus 104B": "CohereForAI/c4ai-command-r-plus",
+    "cyankiwi/Kimi-Linear-48B-A3B-Instruct-AWQ-4bit": "moonshotai/Kimi-Linear-48B-A3B-Instruct",
     "gaunernst/gemma-3-27b-it-int4-awq": "google/gemma-3-27b-it",
     "gemma-2-9b": "google/gemma-2-9b",
     "gemma-3-27b-it": "google/gemma-3-27b-it",

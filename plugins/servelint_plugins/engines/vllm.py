@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from servelint.memory import Weights
+from servelint.memory import Cache, Weights
 from servelint.plugin import (
     Attention,
     Context,
@@ -36,6 +36,7 @@ CHECKED_VERSION = (0, 26)
 
 ARGUMENTS = "vllm/engine/arg_utils.py"
 CACHE = "vllm/config/cache.py"
+DEEPSEEK = "vllm/model_executor/models/deepseek_v2.py"
 MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
 SCHEDULER = "vllm/config/scheduler.py"
 TPU_TOKENS = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
@@ -45,6 +46,10 @@ VISION = 0.5 * GIB
 GRAPHS, LAYER_GRAPHS = 0.127 * GIB, 0.0052 * GIB
 """What one device takes, what communication and a vision tower's profile add, what captured graphs take, by themselves
 and a layer: see docs/conventions.md."""
+
+LATENT, UNPADDED, HEAD = (0, 7, 1), (0, 7), 256
+"""From `LATENT` on the latent of MLA is cached (cabaf4eff); before, the heads are, and before `UNPADDED` (dd7c9ad87)
+they are as wide as the attention kernels wanted."""
 
 LONG_CONTEXT = 32768
 """The V0 engine chunks prompts by itself only above this length."""
@@ -166,7 +171,7 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
 
 def caches(version: str | None, ledger: MemoryLedger, context: Context) -> MemoryLedger:
     """Page windows and recurrent state with the rest of the cache, as the release does and reports it; pad experts."""
-    ledger = _padded(ledger, context)
+    ledger = _expanded(parse_version(version), _padded(ledger, context), context)
     plain = not ledger.states and not any(cache.held for cache in ledger.caches)
     if plain and ledger.stages == 1:
         return ledger
@@ -176,6 +181,29 @@ def caches(version: str | None, ledger: MemoryLedger, context: Context) -> Memor
     # What no release is known to log is reported as the newest does: as what fits.
     logs = _numbers(version) or vllm_caches.LOGS_REQUESTS
     return vllm_caches.caches((0, 7) if _older_core(numbers, context) else numbers, logs, ledger, context)
+
+
+def _expanded(numbers: tuple[int, ...], ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Cache keys and values of every head of latent attention, as releases before `LATENT` do.
+
+    Both have the width of a key, until `UNPADDED` brought to `HEAD`; tensor parallelism splits the heads.
+    """
+    if numbers >= LATENT:
+        return ledger
+    parallelism = context.config("parallelism")
+    tensor = parallelism.t if parallelism is not None else 1
+
+    def expanded(cache: Cache) -> Cache:
+        block = context.block(cache.block)
+        if block is None or not isinstance(block.mixer, LatentAttention):
+            return cache
+        key = block.mixer.nope_dim + block.mixer.rope_dim
+        elements = 2 * block.mixer.q_heads / tensor * (key if numbers >= UNPADDED else max(key, HEAD))
+        heads = Input("elements of the heads' keys and values", elements, "", _source(DEEPSEEK, "attn"))
+        lineage = cache.lineage.rewritten("vllm", "latents cached as the heads they expand to", heads)
+        return evolve(cache, elements=elements, axis="heads", lineage=lineage)
+
+    return ledger.mapped(caches=expanded)
 
 
 def _padded(ledger: MemoryLedger, context: Context) -> MemoryLedger:
