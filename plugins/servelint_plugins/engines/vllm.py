@@ -191,14 +191,14 @@ def _expanded(numbers: tuple[int, ...], ledger: MemoryLedger, context: Context) 
     if numbers >= LATENT:
         return ledger
     parallelism = context.config("parallelism")
-    tensor = parallelism.t if parallelism is not None else 1
+    tensor = parallelism.attention_tensor if parallelism is not None else 1
 
     def expanded(cache: Cache) -> Cache:
         block = context.block(cache.block)
         if block is None or not isinstance(block.mixer, LatentAttention):
             return cache
         key = block.mixer.nope_dim + block.mixer.rope_dim
-        elements = 2 * block.mixer.q_heads / tensor * (key if numbers >= UNPADDED else max(key, HEAD))
+        elements = 2 * -(-block.mixer.q_heads // tensor) * (key if numbers >= UNPADDED else max(key, HEAD))
         heads = Input("elements of the heads' keys and values", elements, "", _source(DEEPSEEK, "attn"))
         lineage = cache.lineage.rewritten("vllm", "latents cached as the heads they expand to", heads)
         return evolve(cache, elements=elements, axis="heads", lineage=lineage)
