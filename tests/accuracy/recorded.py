@@ -8,6 +8,7 @@ record that cannot be expressed says why.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -157,8 +158,8 @@ SMALLER = {("A100", 40): "nvidia/a100-sxm4-40gb"}
 
 STAND_IN = "nvidia/b300-sxm6-270gb"
 """Where a record names no device and its memory is not the question: the one that holds most."""
-USUAL = "nvidia/a100-sxm4-80gb"
-"""Where a record of behavior names no device: the commonest one of those that do."""
+USUAL = ("nvidia/a100-sxm4-80gb", "nvidia/h100-sxm5-80gb")
+"""Where a record of behavior names no device: the commonest whose default lets in what was seen to run by default."""
 USUAL_LENGTHS = (1000, 250)
 """Prompt and output tokens where a record of behavior states neither."""
 DESCRIBED = {
@@ -355,8 +356,27 @@ def deployed(record: Record, *, extra: str = "", stand_ins: bool = False) -> Dep
     ``extra`` are lines of ``[policy.kv_cache]``. ``stand_ins`` allows a device where the record names none, and a
     model of the family where it names none that is known.
     """
+    by_default = str(record.flags.get("max_num_seqs")).startswith("default")
+    seen = max(record.observed.get("running", ()), default=0) if by_default else 0
+    for usual in USUAL:
+        # Of the last one nothing more is asked.
+        made = _written(record, extra, stand_ins, usual)
+        if not seen or seen <= _admitted(record, made):
+            break
+    return made
+
+
+def _admitted(record: Record, made: Deployed) -> float:
+    """Sequences that the engine lets in at once; infinite where nothing is composed that says so."""
+    found, folder = document(record, made)
+    composition = None if found.problems else Review(found, plugins(), folder).composition
+    limit = None if composition is None else composition.scheduler.max_sequences
+    return math.inf if limit is None else limit
+
+
+def _written(record: Record, extra: str, stand_ins: bool, usual: str) -> Deployed:
     id_, config = _model(record, stand_ins)
-    tables: dict[str, dict[str, object]] = {"hardware": _hardware(record, stand_ins)}
+    tables: dict[str, dict[str, object]] = {"hardware": _hardware(record, stand_ins, usual)}
     tables["model"] = {"config": "config.json"} if config is not None else {"id": id_}
     if config is None and "max_position_embeddings" in record.arch:
         tables["model"]["override"] = {"max_position": record.arch["max_position_embeddings"]}
@@ -435,12 +455,12 @@ def _model(record: Record, stand_ins: bool) -> tuple[str, Mapping[str, object] |
     return record.model, made
 
 
-def _hardware(record: Record, stand_ins: bool) -> dict[str, object]:
+def _hardware(record: Record, stand_ins: bool, usual: str) -> dict[str, object]:
     whole = round(record.mem_gib, -1) if record.mem_gib else None
     id_ = SMALLER.get((record.gpu, int(whole)) if whole else ("", 0)) or ACCELERATORS.get(record.gpu)
     unnamed = record.gpu.startswith(("not stated", "any")) or TARGETS.search(record.gpu) is not None
     if id_ is None and stand_ins and unnamed:
-        id_ = USUAL if record.kind == "behaviour" else STAND_IN
+        id_ = usual if record.kind == "behaviour" else STAND_IN
     if id_ is None:
         stated = "the device is not stated" if record.gpu.startswith(("not stated", "any")) else "no such device"
         raise UnmappedError(stated, record.gpu)
