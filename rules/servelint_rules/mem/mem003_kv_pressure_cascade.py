@@ -407,7 +407,7 @@ concurrency = 4
                 Input("room for KV cache a device", held.room, "B", review.source(*_room_path(review))),
                 review.policy_input("batching", "max_sequences"),
             ),
-            help=_help(review, load, safe, ranks),
+            help=_help(review, load, safe, ranks, high, held.room),
             related=_related(review, path, load),
             severity=severity,
             fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
@@ -459,8 +459,8 @@ def _slots(review: Review, side: Composition) -> Iterator[Finding | Lacks]:
             review.input("context", sized, "tok", *SIZED_FOR),
             Input("KV cache", side.memory.capacity_tokens(sized), "tok", review.source(*_room_path(review))),
         ),
-        help=f"admit at most {counted(fits, 'sequence')} (policy.batching.max_sequences = {int(fits)}); or a cache of "
-        f"{tokens(need)} tokens",
+        help=f"admit at most {counted(fits, 'sequence')} (policy.batching.max_sequences = {int(fits)}); or let the "
+        f"cache hold more (policy.kv_cache.max_tokens = {need})",
         related=(Related(SIZED_FOR, f"{tokens(sized)} tokens a request"),) if declared else (),
         # Slots that the spec asks for are there to be used; a default's may never be.
         severity=Severity.ERROR if declared else Severity.WARNING,
@@ -560,7 +560,7 @@ def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
     return tuple(Related(place, text) for place, text in places)
 
 
-def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
+def _help(review: Review, load: Load, safe: int, ranks: int, high: float, room: float) -> str:
     text = f"admit at most {counted(safe, 'sequence')} (policy.batching.max_sequences = {safe})"
     if ranks > 1:
         text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
@@ -569,7 +569,8 @@ def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
         text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas"
     memory = review.memory
     if review.declared(*CAP):
-        text += "; or let the cache hold more tokens (policy.kv_cache.max_tokens)"
+        cap = math.ceil((review.policy("kv_cache").max_tokens or 0) * high / room)
+        text += f"; or let the cache hold more (policy.kv_cache.max_tokens = {cap})"
     elif memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
         text += "; or make room: an FP8 KV cache holds about twice as many"
     return text
