@@ -25,6 +25,7 @@ MOST = 100_000
 
 CONFIDENCES = ("high", "medium", "low")
 BUDGET_KINDS = ("total", "static", "free")
+WHEN_FULL = ("evicts", "waits", "fails")
 
 
 # Values
@@ -208,6 +209,8 @@ def _engine(engine: Engine) -> None:
     _function(engine.unsupported, "unsupported", optional=True)
     if engine.budget_kind not in BUDGET_KINDS:
         raise Wrong(f"has budget_kind {shown(engine.budget_kind)}, expected one of {', '.join(BUDGET_KINDS)}")
+    if engine.when_full not in WHEN_FULL:
+        raise Wrong(f"has when_full {shown(engine.when_full)}, expected one of {', '.join(WHEN_FULL)}")
 
 
 def _reporter(reporter: Reporter) -> None:

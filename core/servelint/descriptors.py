@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from servelint.composition import Context
     from servelint.graph import StepGraph
     from servelint.launch.invocation import Invocation, Reading, Word
-    from servelint.memory import BudgetKind, MemoryLedger
+    from servelint.memory import BudgetKind, MemoryLedger, WhenFull
     from servelint.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -73,7 +73,8 @@ class Engine(Value):
     ``defaults(version, context)`` maps ``(policy, field)`` to a `Default`; ``reserve_bytes(version,
     context)`` maps the name of a fixed per-device cost (runtime context, graphs, workspace) to a `Default`
     in bytes. ``version`` is None when the spec gives none; the engine then says which set it assumed.
-    ``budget_kind`` says what its memory fraction is of, see `servelint.memory.BudgetKind`.
+    ``budget_kind`` says what its memory fraction is of, see `servelint.memory.BudgetKind`; ``when_full`` what it does
+    by default when running sequences outgrow the KV cache, see `servelint.memory.WhenFull`.
 
     ``caches(version, ledger, context)`` rewrites the finished ledger the way the engine pages and reports its KV
     cache (`servelint.memory.PagePool`), and holds what it holds otherwise than the policies know.
@@ -94,6 +95,7 @@ class Engine(Value):
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     budget_kind: BudgetKind = "total"
+    when_full: WhenFull = "evicts"
     caches: Callable[[str | None, MemoryLedger, Context], MemoryLedger] | None = None
     starts: tuple[tuple[str, ...], ...] = ()
     images: tuple[str, ...] = ()

@@ -151,6 +151,10 @@ BudgetKind = Literal["total", "static", "free"]
 """What an engine's memory fraction is of: all that it may use; weights and cache, with everything else outside;
 or, for the cache, what weights and buffers leave free."""
 
+WhenFull = Literal["evicts", "waits", "fails"]
+"""What happens to sequences that outgrow the cache: an engine evicts some and prefills them again, has let in no more
+than it can finish, or ends their requests with an error."""
+
 
 class Fit(NamedTuple):
     """What a stage's memory holds, in bytes: the budget, and what is taken from it."""

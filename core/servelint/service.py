@@ -524,7 +524,7 @@ class Point:
         """
         mix = self.service.mix
         if self.service.pools is not None:
-            times = [(n.weight, self.service.pool_prefill_s(n.tokens)) for n in mix.prompt.nodes]
+            times = [(n.weight, self.service.pool_share_s(n.tokens)) for n in mix.prompt.nodes]
         else:
             room = self.chunk or self.service.room(self.batch)
             if math.isinf(room):
@@ -672,6 +672,7 @@ class Service:
         self.staged = pricer.graph.stages > 1
         self._points: dict[float, Point] = {}
         self._pool_times: dict[float, float] = {}
+        self._pool_token: float | None = None
 
     @property
     def separate(self) -> bool:
@@ -711,6 +712,24 @@ class Service:
             function: Callable[[StepShape], float] = getattr(pricer, self.figure)
             found = self._pool_times[tokens] = function(prefill(new, max(tokens - new, 0.0)))
         return found
+
+    def pool_share_s(self, tokens: float) -> float:
+        """Seconds that one prompt takes of the prefill pool when others wait: its share of a step of whole prompts."""
+        alone, new = self.pool_prefill_s(tokens), self.mix.computed(tokens)
+        room = self.pools.prefill.composition.scheduler.max_batched_tokens if self.pools is not None else None
+        return alone if room is None or new >= room else min(alone, new * self._pool_token_s(float(room)))
+
+    def _pool_token_s(self, room: float) -> float:
+        """Seconds of a prompt token in a step of the prefill pool that mean prompts fill."""
+        if self._pool_token is None:
+            if self.pools is None:
+                raise ValueError("prompts are prefilled where they are decoded")
+            new = self.mix.new_prompt
+            pricer: Pricer = self.pools.prefill.composition.pricer
+            function: Callable[[StepShape], float] = getattr(pricer, self.figure)
+            together = max(math.floor(room / new), 1)
+            self._pool_token = function(prefill(new, max(self.mix.prompt.mean - new, 0.0), together)) / (new * together)
+        return self._pool_token
 
     def transfer_s(self, tokens: float, prefill_s: float, pools: Disaggregation) -> float:
         """Seconds that moving a sequence's KV adds after its prefill."""

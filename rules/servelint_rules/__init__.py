@@ -70,6 +70,7 @@ WHEN: dict[str, Paths] = {
     "MEM005": SLO,
     "MEM006": ENGINE,
     "MEM007": SLO,
+    "MEM008": (("policy", "batching"), *ENGINE),
     "MOE001": (("policy", "moe"), *SPLIT),
     "MOE004": SPLIT,
     "PAR": SPLIT,

@@ -226,6 +226,10 @@ ALONE_WHY = {
     "qwen38-27b-2x5090-nvfp4-262k": _PARTS,
     "qwen38-27b-3090-64k": "the format of the weights is not recorded: 16 bit is taken",
     "qwen38-27b-nvfp4-5090l-098": _PARTS,
+    "dscoderv2-236b-8h100-16k": "10 GiB more besides weights and cache, on eight devices with a profile of "
+    "16,000 tokens; whose they are is not recorded",
+    "kimi-linear-48b-awq-2x3090": "3 GiB more besides weights and cache in a profile of 64,000 tokens; whose "
+    "they are is not recorded",
 }
 """Why the figures of a record that follow from its flags are off."""
 

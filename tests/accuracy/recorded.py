@@ -8,6 +8,7 @@ record that cannot be expressed says why.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -82,6 +83,7 @@ MODELS = {
     "WizardLM-33B-V1.0-Uncensored": "huggyllama/llama-30b",
     "WizardLM-70B": "meta-llama/Llama-2-70b-hf",
     "c4ai-command-r-plus 104B": "CohereForAI/c4ai-command-r-plus",
+    "cyankiwi/Kimi-Linear-48B-A3B-Instruct-AWQ-4bit": "moonshotai/Kimi-Linear-48B-A3B-Instruct",
     "gaunernst/gemma-3-27b-it-int4-awq": "google/gemma-3-27b-it",
     "gemma-2-9b": "google/gemma-2-9b",
     "gemma-3-27b-it": "google/gemma-3-27b-it",
@@ -157,8 +159,8 @@ SMALLER = {("A100", 40): "nvidia/a100-sxm4-40gb"}
 
 STAND_IN = "nvidia/b300-sxm6-270gb"
 """Where a record names no device and its memory is not the question: the one that holds most."""
-USUAL = "nvidia/a100-sxm4-80gb"
-"""Where a record of behavior names no device: the commonest one of those that do."""
+USUAL = ("nvidia/a100-sxm4-80gb", "nvidia/h100-sxm5-80gb")
+"""Where a record of behavior names no device: the commonest whose default lets in what was seen to run by default."""
 USUAL_LENGTHS = (1000, 250)
 """Prompt and output tokens where a record of behavior states neither."""
 DESCRIBED = {
@@ -241,6 +243,10 @@ SPELLED = {
 }
 VARIABLES = {"allow long max model len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
 SLOTS = ("n_parallel", "n_slots")
+SERVER_FLAGS = {"n_ctx": "-c", "n_parallel": "-np", "n_slots": "-np", "kv_unified": "-kvu"}
+"""Flags of llama.cpp's server, whose context is that of all slots together: its own reader says what each has."""
+TARGETS = re.compile(r"\bgfx\d+")
+"""How a compiler names a device: several parts of unlike sizes have the same name."""
 LEAST_POSITIONS = 4096
 """Positions of a model of which no record says any: few, so that no length is refused for a guess."""
 LENGTHS = ("max_model_len", "max_total_tokens", "n_ctx", "context_length")
@@ -360,8 +366,27 @@ def deployed(record: Record, *, extra: str = "", stand_ins: bool = False) -> Dep
     ``extra`` are lines of ``[policy.kv_cache]``. ``stand_ins`` allows a device where the record names none, and a
     model of the family where it names none that is known.
     """
+    by_default = str(record.flags.get("max_num_seqs")).startswith("default")
+    seen = max(record.observed.get("running", ()), default=0) if by_default else 0
+    for usual in USUAL:
+        # Of the last one nothing more is asked.
+        made = _written(record, extra, stand_ins, usual)
+        if not seen or seen <= _admitted(record, made):
+            break
+    return made
+
+
+def _admitted(record: Record, made: Deployed) -> float:
+    """Sequences that the engine lets in at once; infinite where nothing is composed that says so."""
+    found, folder = document(record, made)
+    composition = None if found.problems else Review(found, plugins(), folder).composition
+    limit = None if composition is None else composition.scheduler.max_sequences
+    return math.inf if limit is None else limit
+
+
+def _written(record: Record, extra: str, stand_ins: bool, usual: str) -> Deployed:
     id_, config = _model(record, stand_ins)
-    tables: dict[str, dict[str, object]] = {"hardware": _hardware(record, stand_ins)}
+    tables: dict[str, dict[str, object]] = {"hardware": _hardware(record, stand_ins, usual)}
     tables["model"] = {"config": "config.json"} if config is not None else {"id": id_}
     if config is None and "max_position_embeddings" in record.arch:
         tables["model"]["override"] = {"max_position": record.arch["max_position_embeddings"]}
@@ -440,11 +465,12 @@ def _model(record: Record, stand_ins: bool) -> tuple[str, Mapping[str, object] |
     return record.model, made
 
 
-def _hardware(record: Record, stand_ins: bool) -> dict[str, object]:
+def _hardware(record: Record, stand_ins: bool, usual: str) -> dict[str, object]:
     whole = round(record.mem_gib, -1) if record.mem_gib else None
     id_ = SMALLER.get((record.gpu, int(whole)) if whole else ("", 0)) or ACCELERATORS.get(record.gpu)
-    if id_ is None and stand_ins and record.gpu.startswith(("not stated", "any")):
-        id_ = USUAL if record.kind == "behaviour" else STAND_IN
+    unnamed = record.gpu.startswith(("not stated", "any")) or TARGETS.search(record.gpu) is not None
+    if id_ is None and stand_ins and unnamed:
+        id_ = usual if record.kind == "behaviour" else STAND_IN
     if id_ is None:
         stated = "the device is not stated" if record.gpu.startswith(("not stated", "any")) else "no such device"
         raise UnmappedError(stated, record.gpu)
@@ -474,6 +500,8 @@ def _toml(value: object) -> str:
 
 def release(record: Record) -> str | None:
     """The engine's release: as stated, else one of the month, which the number of vLLM's issue dates, too."""
+    if record.engine == "llama.cpp" and re.fullmatch(r"b\d+", record.version):
+        return record.version
     stated = re.match(r"(?:main )?(\d+\.\d+(?:\.\d+)?)(?!\d*-)", record.version)
     if stated is not None:
         return stated[1]
@@ -503,7 +531,9 @@ def _policies(record: Record, tables: dict[str, dict[str, object]], config: Mapp
     length = stated_length(record)
     if length is None and str(flags.get("max_model_len") or "").startswith("above max_position_embeddings"):
         length = config["max_position_embeddings"] + 1
-    if length is not None:
+    if record.engine == "llama.cpp":
+        _server(record, tables)
+    elif length is not None:
         tables["model"]["max_model_len"] = int(length)
     if flags.get("env_override") in VARIABLES:
         tables["engine"]["env"] = {VARIABLES[flags["env_override"]]: "1"}
@@ -545,6 +575,20 @@ def _policies(record: Record, tables: dict[str, dict[str, object]], config: Mapp
             put("constrained_decoding", "overlap", False)
     if record.kind == "behaviour":
         _accepted(record, put)
+
+
+def _server(record: Record, tables: dict[str, dict[str, object]]) -> None:
+    """The arguments of llama.cpp's server; what its slots were seen to advertise is what a request may have."""
+    stated = ((spelling, record.flags.get(name)) for name, spelling in SERVER_FLAGS.items())
+    words = [
+        spelling if value is True else f"{spelling} {value}"
+        for spelling, value in stated
+        if value is True or (isinstance(value, int) and value is not False)
+    ]
+    if words:
+        tables["engine"]["args"] = " ".join(words)
+    if "n_ctx_slot" in record.observed:
+        tables["deployment"] = {"sized_for": record.observed["n_ctx_slot"]}
 
 
 def _accepted(record: Record, put: Any) -> None:

@@ -160,6 +160,9 @@ CASES = {
     "engine of no kind of budget": Hostile(
         hooked("servelint_engines", "yield Engine('acme-e', print, print, budget_kind='some')"), "budget_kind 'some'"
     ),
+    "engine of no way with a full cache": Hostile(
+        hooked("servelint_engines", "yield Engine('acme-e', print, print, when_full='hopes')"), "when_full 'hopes'"
+    ),
     "length model without keys": Hostile(
         hooked("servelint_workloads", "yield LengthModel('aaa', None, None, print)"), "has keys None, expected a tuple"
     ),

@@ -35,7 +35,7 @@ FAMILIES = {
 }
 
 FAILURE_MODES = {
-    "KV pressure cascade": ("MEM003", "MEM002", "MEM006", "MEM007"),
+    "KV pressure cascade": ("MEM003", "MEM002", "MEM006", "MEM007", "MEM008"),
     "Tensor parallelism over a slow link": ("PAR001", "PAR004", "PAR007", "MOE004"),
     "Quantization without an evaluation": ("QNT001", "QNT002", "QNT003"),
     "Throughput past the SLO": ("SLO001", "SLO002", "SLO004", "SLO007"),

@@ -2,7 +2,8 @@
 
 Sources: tools/server/README.md of ggml-org/llama.cpp and its pull request 16736 (slots that share one cache). The
 server allocates the whole cache for ``--ctx-size`` tokens when it starts, on devices that hold whatever the weights
-leave; the context of a slot is that over the slots, unless they share one cache.
+leave; the context of a slot is that over the slots, unless they share one cache. When that is full, and idle slots
+keep nothing more, requests end with an error.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ ENGINE = Engine(
     reserve_bytes,
     aliases=("llama-cpp", "llamacpp", "llama_cpp"),
     sources=("ggml-org/llama.cpp",),
+    when_full="fails",
     starts=(("llama-server",), ("llama.cpp", "server")),
     images=("ggml-org/llama.cpp", "ggerganov/llama.cpp"),
     read=_read,

@@ -195,7 +195,7 @@ def _model(flags: Layers) -> None:
 
 
 def _slots(flags: Layers, number: int | None) -> None:
-    """Slots, and the context of each: --ctx-size is divided over them unless they share one cache."""
+    """Slots, and the context of each: --ctx-size, the whole cache, is divided over them unless they share it."""
     context, stated = flags.value("ctx-size") or 0, flags.value("parallel")
     known = stated is not None and stated > 0
     automatic = number is None or number >= UNIFIED_SINCE
@@ -205,6 +205,8 @@ def _slots(flags: Layers, number: int | None) -> None:
         shared = not flags.value("no-kv-unified") and not known and automatic
     if known:
         flags.set("parallel", (*BATCHING, "max_sequences"))
+    if context > 0:
+        flags.set("ctx-size", ("policy", "kv_cache", "max_tokens"))
     each = flags.value("kv-unified-per-slot")
     if each:
         flags.set("kv-unified-per-slot", ("model", "max_model_len"))

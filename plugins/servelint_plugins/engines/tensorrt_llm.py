@@ -70,6 +70,7 @@ ENGINE = Engine(
     aliases=("trtllm", "trt-llm", "tensorrt_llm"),
     sources=("NVIDIA/TensorRT-LLM",),
     budget_kind="free",
+    when_full="waits",
     starts=(("trtllm-serve",), ("dynamo.trtllm",)),
     images=("tensorrt-llm", "tensorrtllm", "trtllm"),
     release_images=("nvidia/tensorrt-llm",),

@@ -45,6 +45,9 @@ and a layer: see docs/conventions.md."""
 SORTS_LOGITS = (0, 11, 1), (0, 17)
 """Between these (e66d787bc, c656ba3b4) the profile run sorts logits, as the older core does. Before, an installed
 FlashInfer samples without, as in the images; after, kernels in Triton or FlashInfer do."""
+LATENT = (0, 7, 1)
+"""From here the latent of MLA is cached (cabaf4eff); before, the heads are."""
+
 LONG_CONTEXT = 32768
 """The V0 engine chunks prompts by itself only above this length."""
 
@@ -180,6 +183,10 @@ def caches(version: str | None, ledger: MemoryLedger, context: Context) -> Memor
         from servelint_plugins.engines import vllm_experts
 
         ledger = vllm_experts.held(numbers, ledger, context)
+    if numbers < LATENT and any(isinstance(b.mixer, LatentAttention) for b in context.architecture.blocks):
+        from servelint_plugins.engines import vllm_caches
+
+        ledger = vllm_caches.expanded(numbers, ledger, context)
     older = _older_core(numbers, context)
     if _numbers(version) and (older or SORTS_LOGITS[0] <= numbers < SORTS_LOGITS[1]):
         from servelint_plugins.engines import vllm_profile

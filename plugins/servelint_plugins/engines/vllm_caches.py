@@ -15,7 +15,7 @@ from typing import NamedTuple
 from attrs import evolve
 
 from servelint.memory import Cache, MemoryLedger, PageGroup, PagePool
-from servelint.plugin import Architecture, Attention, Context, LatentAttention
+from servelint.plugin import Architecture, Attention, Context, Input, LatentAttention, Source
 
 Release = tuple[int, ...]
 
@@ -43,6 +43,11 @@ KEEPS_EVERY_STATE = ("falcon_h1", "granitemoehybrid", "jamba", "nemotron_h")
 SHARED_WITH_DRAFT = ("gemma4", "gemma4_text")
 """Model types whose own draft has queries alone and reads the target's cache (vllm/model_executor/models/
 gemma4_mtp.py)."""
+
+
+DEEPSEEK = "vllm/model_executor/models/deepseek_v2.py"
+UNPADDED, HEAD = (0, 7), 256
+"""Before `UNPADDED` (dd7c9ad87) the cached heads of MLA are as wide as the attention kernels wanted."""
 
 
 class _Kind(NamedTuple):
@@ -197,3 +202,29 @@ def _state_group(numbers: Release, context: Context, page: int, count: int) -> P
     if context.architecture.model_type in KEEPS_EVERY_STATE:
         return PageGroup(page, extra=drafted, copies=count)
     return PageGroup(page, extra=2 + drafted, grows=False, copies=count)
+
+
+def expanded(numbers: Release, ledger: MemoryLedger, context: Context) -> MemoryLedger:
+    """Cache keys and values of every head of latent attention, as releases do that do not cache the latent.
+
+    Both have the width of a key, until `UNPADDED` brought to `HEAD`; tensor parallelism splits the heads.
+    """
+    parallelism = context.config("parallelism")
+    tensor = parallelism.attention_tensor if parallelism is not None else 1
+
+    def whole(cache: Cache) -> Cache:
+        block = context.block(cache.block)
+        if block is None or not isinstance(block.mixer, LatentAttention):
+            return cache
+        key = block.mixer.nope_dim + block.mixer.rope_dim
+        elements = 2 * -(-block.mixer.q_heads // tensor) * (key if numbers >= UNPADDED else max(key, HEAD))
+        heads = Input(
+            "elements of the heads' keys and values",
+            elements,
+            "",
+            Source("engine", f"vllm-project/vllm {DEEPSEEK}", "attn"),
+        )
+        lineage = cache.lineage.rewritten("vllm", "latents cached as the heads they expand to", heads)
+        return evolve(cache, elements=elements, axis="heads", lineage=lineage)
+
+    return ledger.mapped(caches=whole)

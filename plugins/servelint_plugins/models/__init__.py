@@ -30,6 +30,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "deepseek_v32",
         "kimi_k2",
         "kimi_k25",
+        "kimi_linear",
         "glm4_moe_lite",
         "glm_moe_dsa",
     ),

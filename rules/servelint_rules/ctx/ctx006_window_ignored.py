@@ -8,6 +8,7 @@ from typing import NamedTuple
 from attrs import evolve
 
 from servelint.lineage import KeyPath
+from servelint.memory import Cache
 from servelint.plugin import (
     Case,
     Composition,
@@ -23,15 +24,8 @@ from servelint.plugin import (
     Severity,
     Source,
 )
-from servelint.releases import release
-from servelint_rules.layouts import decode_side, parallelism
+from servelint_rules.layouts import decode_side
 from servelint_rules.show import counted, size, tokens
-
-LATENT = (0, 7, 1)
-"""vLLM release from which the latent of MLA is cached as it is; before, every head's keys and values."""
-PADDED_HEAD = 256
-"""Elements to which those releases pad a head's keys, and its values."""
-MODELS = Source("engine", "vllm-project/vllm vllm/model_executor/models/deepseek_v2.py", "padded heads")
 
 
 class Kept(NamedTuple):
@@ -62,7 +56,7 @@ class WindowIgnored(Rule):
     The arithmetic
     --------------
     ``bytes as paged / bytes by kind of layer`` of a sequence of the workload's mean context. MLA: heads of the device
-    x 2 x 256 elements a token and layer against the rank of the latent and the rotary part.
+    x 2 x their width in elements a token and layer against the rank of the latent and the rotary part.
 
     How to fix
     ----------
@@ -117,10 +111,8 @@ name = "vllm"
 version = "0.7.0" # expect: CTX006
 [policy.parallelism]
 tensor = 8
-[policy.batching]
-max_sequences = 64
 [workload]
-prompt_tokens = 8000
+prompt_tokens = 2000
 output_tokens = 500
 """,
             flip=("engine.version", '"0.7.1"'),
@@ -142,10 +134,8 @@ name = "vllm"
 version = "0.7.1"
 [policy.parallelism]
 tensor = 8
-[policy.batching]
-max_sequences = 64
 [workload]
-prompt_tokens = 8000
+prompt_tokens = 2000
 output_tokens = 500
 """,
         ),
@@ -239,31 +229,23 @@ def _paged(memory: MemoryLedger, stage: int, context: float) -> Kept:
 
 def _expands(side: Composition) -> bool:
     """Whether the release caches every head of MLA."""
-    setup = side.setup
-    if setup.engine.name != "vllm" or setup.engine_version is None:
-        return False
-    if not any(isinstance(block.mixer, LatentAttention) for block in setup.architecture.blocks):
-        return False
-    numbers = release(setup.engine_version)
-    return bool(numbers) and numbers < LATENT
+    return any(cache.axis == "heads" for cache in side.memory.caches)
 
 
 def _expanded(side: Composition, stage: int, context: float) -> Kept:
     """MLA with the keys and values of every head."""
-    memory, tensor = side.memory, parallelism(side).attention_tensor
-    tokens_held = memory.paged(context)
-    held = 0.0
-    for block in side.setup.architecture.blocks:
-        if isinstance(block.mixer, LatentAttention):
-            heads = -(-block.mixer.q_heads // tensor)
-            cache = next((c for c in memory.caches if c.block == block.name), None)
-            if cache is not None:
-                each = heads * 2 * PADDED_HEAD * cache.format.bytes_per_element
-                held += tokens_held * each * cache.repeats[stage]
+    memory = side.memory
+    blocks = {block.name: block.mixer for block in side.setup.architecture.blocks}
+
+    def latent(cache: Cache) -> Cache:
+        mixer = blocks.get(cache.block)
+        return evolve(cache, elements=mixer.cache_elements) if isinstance(mixer, LatentAttention) else cache
+
+    heads = next(cache for cache in memory.caches if cache.axis == "heads")
     return Kept(
-        held,
         memory.sequence_bytes(context, stage),
+        memory.mapped(caches=latent).sequence_bytes(context, stage),
         "keys and values of every head instead of the latent",
-        MODELS,
+        heads.lineage.rewrites[-1].inputs[0].source,
         "use vLLM 0.7.1 or newer, which caches the latent",
     )

@@ -17,6 +17,26 @@ from servelint_rules.layouts import with_policies
 from servelint_rules.show import duration, floored, raised, request_rate, size, token_rate
 from servelint_rules.variants import replicas_for
 
+NO_OBJECTIVES = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h200-sxm5-141gb"
+[model]
+id = "openai/gpt-oss-120b"
+max_model_len = 16384
+[engine]
+name = "vllm"
+version = "0.11.0"
+[policy.disaggregation.prefill]
+tensor = 4
+replicas = 1 # expect: DIS001
+[policy.disaggregation.decode]
+tensor = 4
+[workload]
+prompt_tokens = 1000
+output_tokens = 250
+"""
+
 
 class Side(NamedTuple):
     """One way to serve the load: requests/s within the SLO, devices, and the point at the load (None: cannot)."""
@@ -41,6 +61,9 @@ class TransferExceedsBenefit(Rule):
     in the transfer than it would lose to other requests' prefill, and the split carries no more load a device
     within the SLO either. A transfer that breaks a TTFT objective by itself is DIS003's.
 
+    Without objectives nothing says what the pools are for: then what both ways carry at saturation, unless the split
+    carries a declared rate.
+
     Why it is bad
     -------------
     Disaggregation buys steady decoding with a transfer on every request, two pools that cannot lend each other
@@ -50,7 +73,9 @@ class TransferExceedsBenefit(Rule):
     --------------
     ``transfer = setup + KV bytes / bandwidth``, less what layer-wise streaming hides behind prefill;
     ``interference = output tokens x (average step - plain step) / tokens a step`` of the co-located point at
-    the same load a device. The knee of each side gives the load a device.
+    the same load a device. The knee of each side gives the load a device. Without objectives
+    ``rate of the split < (1 - loss) x rate of co-located replicas``, both at saturation on as many devices; ``loss`` is
+    the error that one in ten estimates of serving exceeds.
 
     How to fix
     ----------
@@ -59,7 +84,8 @@ class TransferExceedsBenefit(Rule):
 
     Source
     ------
-    Zhong et al., DistServe (arXiv 2401.09670); Agrawal et al., Sarathi-Serve (arXiv 2403.02310).
+    Zhong et al., DistServe (arXiv 2401.09670); Agrawal et al., Sarathi-Serve (arXiv 2403.02310); ai-dynamo/dynamo#3774
+    (a node in two pools of four devices behind the same node undivided).
     """
 
     code = "DIS001"
@@ -67,7 +93,10 @@ class TransferExceedsBenefit(Rule):
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("does disaggregation pay", "why is TTFT bad", "what does the KV transfer cost")
-    options = (Option("gain", 0.0, "share by which the load a device has to grow for the split to pay", -1.0),)
+    options = (
+        Option("gain", 0.0, "share by which the load a device has to grow for the split to pay", -1.0),
+        Option("loss", 0.25, "share of the load at saturation that a split without objectives may lose", 0.0, 1.0),
+    )
     failing = (
         Case(
             "the KV cache of a 70B model over 10 Gbit Ethernet",
@@ -124,8 +153,17 @@ itl = { p99 = "400 ms" }
 """,
             flip=("policy.disaggregation.transfer.setup", '"2 ms"'),
         ),
+        Case(
+            "a node in two halves, and no objective that they would keep better",
+            NO_OBJECTIVES,
+            flip=("policy.disaggregation.prefill.replicas", "2"),
+        ),
     )
     passing = (
+        Case(
+            "no objective, and a rate that the pools carry",
+            NO_OBJECTIVES.replace(" # expect: DIS001", "") + 'rate = "100 req/s"\n',
+        ),
         Case(
             "the same model over RDMA",
             """\
@@ -186,8 +224,11 @@ itl = { p99 = "45 ms" }
         pools = scheduler.disaggregation if scheduler is not None else None
         if pools is None:
             return
-        if mix is None or not review.objectives:
+        if mix is None:
             yield Lacks("workload lengths and slo")
+            return
+        if not review.objectives:
+            yield _unbought(review, pools, self.option("loss"))
             return
         if len({p.composition.setup.topology.accelerator.id for p in (pools.prefill, pools.decode)}) > 1:
             yield Lacks("pools of one part: across parts only a price would compare them")
@@ -230,6 +271,41 @@ itl = { p99 = "45 ms" }
             help=_help(review, pools, delay, alone, together, load),
             related=_related(review),
         )
+
+
+def _unbought(review: Review, pools: Disaggregation, loss: float) -> Finding | Lacks:
+    """What the split loses at saturation, where no objective says what it is for."""
+    lacks, mix, rate = Lacks("workload lengths and slo"), review.mix, review.rate()
+    sides = (pools.prefill, pools.decode)
+    if mix is None or len({p.composition.setup.topology.accelerator.id for p in sides}) > 1:
+        return lacks
+    service, alone = review.service(mix), Service(_co_located(pools), mix, open_loop=True)
+    devices = sum(p.composition.setup.topology.devices * p.replicas for p in sides)
+    apart = service.max_rate
+    together = alone.max_rate * devices / alone.composition.setup.topology.devices
+    if apart <= 0 or apart >= (1 - loss) * together or (rate is not None and apart >= rate):
+        return lacks
+    point = service.fullest
+    busy = f"; prefill is {min(point.prefill_utilization, 1.0):.0%} busy" if point is not None else ""
+    return Finding(
+        _pool(review),
+        f"{devices} devices in two pools carry {request_rate(apart)} at saturation, co-located chunked prefill "
+        f"{request_rate(together)}, and no objective is declared that the split would keep better",
+        equation=f"{request_rate(apart)} / {request_rate(together)} = {apart / together:.2f} < {1 - loss:g}{busy}",
+        inputs=(
+            Input("devices of both pools", devices, "", review.source("policy", "disaggregation")),
+            Input("mean prompt", round(mix.prompt.mean, 1), "tok", review.source("workload")),
+            Input("mean output", round(mix.output.mean, 1), "tok", review.source("workload")),
+        ),
+        help="declare the objectives that the split is for (slo.itl), or pools in another ratio; or take the table out",
+    )
+
+
+def _pool(review: Review) -> KeyPath:
+    """A key of the pools that the spec sets."""
+    base = ("policy", "disaggregation")
+    keys = [(*base, pool, key) for pool in ("prefill", "decode") for key in ("replicas", "devices", "tensor")]
+    return next((k for k in keys if review.declared(*k)), base)
 
 
 def _apart(review: Review, pools: Disaggregation) -> Side:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from attrs import evolve
+
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
-from servelint_rules.show import counted, sequences, tokens
+from servelint_rules.show import tokens
 from servelint_rules.spec.spec006_contradiction import divided_below
 
 if TYPE_CHECKING:
@@ -30,11 +32,6 @@ prompt_tokens = 4000
 output_tokens = 97
 rate = "0.2 req/s"
 """
-SHARED = (
-    SPEC.replace("-np 8", "-np 8 -kvu")
-    .replace("output_tokens = 97", "output_tokens = 400")
-    .replace('rate = "0.2 req/s"', "concurrency = 8")
-)
 DECLARED = (
     SPEC[: SPEC.index("[workload]")]
     .replace('B"\n[engine]', 'B"\nmax_model_len = 8192 # expect: ENG005\n[engine]')
@@ -57,19 +54,18 @@ class ContextSplit(Rule):
     --------------
     A context that launch arguments set and the engine divides over slots or lets slots share: that a request may have
     ``model.max_model_len`` where the spec declares it, else ``deployment.sized_for`` and the ``percentile`` of the
-    workload's contexts. Of slots that share one cache also, at a declared load, that the requests in flight fit in it
-    together at their mean context. Slots that are wide enough are never reported, however the context is written.
+    workload's contexts. Slots that are wide enough are never reported, however the context is written; whether the
+    requests of slots that share one cache fit in it together is MEM003's.
 
     Why it is bad
     -------------
     llama.cpp's ``--ctx-size`` is of all slots together. A request that is longer than its slot is refused, or its
-    output is cut; of slots that share the cache, requests in flight fail when it is full. Neither shows at start, nor
-    with one request at a time.
+    output is cut. That does not show at start.
 
     The arithmetic
     --------------
-    ``slot = context / slots``; shared ``in flight x mean context <= context``. Error where not even the median
-    prompt fits, else a warning.
+    ``slot = context / slots``, the whole context where slots share it. Error where not even the median prompt fits,
+    else a warning.
 
     How to fix
     ----------
@@ -77,7 +73,7 @@ class ContextSplit(Rule):
 
     Source
     ------
-    ggml-org/llama.cpp tools/server/README.md; #11681, #17767 (divided) and #23652 (shared).
+    ggml-org/llama.cpp tools/server/README.md; #11681, #17767.
     """
 
     code = "ENG005"
@@ -88,7 +84,6 @@ class ContextSplit(Rule):
     failing = (
         Case("one token more than a slot holds", SPEC, flip=("workload.output_tokens", "96")),
         Case("a slot has less than the spec declares", DECLARED, flip=("model.max_model_len", "4096")),
-        Case("slots that share less than they need together", SHARED, flip=("engine.args", '"-c 40000 -np 8 -kvu"')),
     )
     passing = (
         Case("a slot that just holds it", SPEC.replace("= 97", "= 96").replace(" # expect: ENG005", "")),
@@ -114,8 +109,6 @@ class ContextSplit(Rule):
             yield Lacks("what a request is to have: model.max_model_len, deployment.sized_for or workload lengths")
         elif need.context > slot:
             yield _too_long(review, made, slot, need)
-        elif not made.divided:
-            yield from _together(review, made, slot)
 
     def _need(self, review: Review, made: Setting) -> Need | None:
         for other in review.document.contradictions:
@@ -166,7 +159,8 @@ def _arguments(review: Review) -> tuple[Related, ...]:
 def _help(review: Review, made: Setting, context: float) -> str:
     written, slots, each = made.written, made.slots if made.divided else 1, math.ceil(context)
     memory = review.memory
-    held = math.inf if memory is None else memory.resident_per_rank(each)
+    # What the cache could hold, were it made for more tokens.
+    held = math.inf if memory is None else evolve(memory, token_cap=None).resident_per_rank(each)
     parts = []
     if held >= slots:
         parts.append(f"set {made.spelling} {each * slots}" + (f", {slots} x {each}" if slots > 1 else ""))
@@ -176,28 +170,3 @@ def _help(review: Review, made: Setting, context: float) -> str:
     if slots > 1 and written // each >= 1:
         parts.append(f"set --parallel {written // each} and keep {made.spelling} {written}")
     return "; or ".join(parts or ["shorten the context: memory does not hold one of this length"])
-
-
-def _together(review: Review, made: Setting, context: int) -> Iterator[Finding | Lacks]:
-    """Whether the requests that the load keeps in flight fit in the cache that their slots share."""
-    workload, point = review.deployment.workload, review.operating_point
-    if workload is None or (workload.rate is None and workload.concurrency is None) or point is None:
-        yield Lacks("a load that can be carried: workload.rate or workload.concurrency")
-        return
-    running, mean = min(point.batch, float(made.slots)), point.service.mix.mean_context
-    if running < 2 or running * mean <= context:
-        return
-    path: KeyPath = ("workload", "rate" if workload.rate is not None else "concurrency")
-    fewer, larger = max(int(context // mean), 1), math.ceil(running * mean)
-    yield Finding(
-        LENGTH,
-        f"{made.slots} slots share {made.spelling} {tokens(context)}, and the load keeps {counted(running, 'request')} "
-        f"in flight that hold {tokens(running * mean)} tokens on average: when the cache is full, requests fail",
-        equation=f"{sequences(running)} x {tokens(mean)} = {tokens(running * mean)} > {tokens(context)}",
-        inputs=(
-            Input("requests in flight", round(running, 1), "", review.source(*path)),
-            Input("mean context", round(mean, 1), "tok", review.source("workload")),
-        ),
-        help=f"set {made.spelling} {larger} or more; or --parallel {fewer}",
-        related=(Related(path, "the load"),),
-    )

@@ -10,6 +10,7 @@ from servelint.distribution import Lengths
 from servelint.lineage import KeyPath
 from servelint.plugin import (
     Case,
+    Composition,
     Edit,
     Finding,
     Fix,
@@ -25,6 +26,10 @@ from servelint.plugin import (
 from servelint.service import Mix, Service
 from servelint_rules.show import counted, sequences, size, token_rate, tokens
 
+CONCURRENCY: KeyPath = ("workload", "concurrency")
+SIZED_FOR: KeyPath = ("deployment", "sized_for")
+SLOTS: KeyPath = ("policy", "batching", "max_sequences")
+CAP: KeyPath = ("policy", "kv_cache", "max_tokens")
 POSITIONS = (0.125, 0.375, 0.625, 0.875)
 """Shares of the output at which a running sequence is looked at: it is equally likely anywhere in it."""
 
@@ -89,7 +94,11 @@ class KvPressureCascade(Rule):
     deviation; pressure is mean plus ``sigmas`` deviations above the room for KV. An engine's default
     ``max_sequences`` never causes a finding, it only limits one. Prompt tokens found in the prefix cache count
     as shared. Silent where the load cannot be carried even in the mean (SLO007), where not one sequence fits
-    (MEM002), where blocks are offloaded, and for TensorRT-LLM, which by default admits only what it can finish.
+    (MEM002), where all that admission lets in fits at full length, where blocks are offloaded, and for TensorRT-LLM,
+    which by default admits only what it can finish.
+
+    llama.cpp, whose slots may share one cache of ``--ctx-size`` tokens, evicts nothing that runs. There also, without a
+    load: whether its slots hold a context of ``deployment.sized_for`` each.
 
     Why it is bad
     -------------
@@ -97,24 +106,29 @@ class KvPressureCascade(Rule):
     later prefill them again; that work slows every step, sequences stay longer, more of them overlap, and more
     are evicted. Throughput falls although nothing ran out of memory.
 
+    llama.cpp has no such way out: when the cache that its slots share is full, requests that run end with an error.
+    With one request at a time none of it shows.
+
     The arithmetic
     --------------
     ``n x m + k x sqrt(n x s^2 + V x m^2) <= room``, m and s the mean and deviation of a sequence's bytes over the
     time it runs, V the variance of the number in flight: 0 for a fixed one, ``n (1 + cv^2) / 2`` at a rate. Of the
     ``min(n, room / prompt)`` that are admitted, those that do not fit on average are evicted once in their time
     and their tokens prefilled again: with as many output as prompt tokens at most a third. From ``evicted`` on, 1 %
-    of requests, the p99 feels it.
+    of requests, the p99 feels it. Where requests fail instead it is a warning at once, and an error where a declared
+    concurrency does not fit on average.
 
     How to fix
     ----------
     Admit no more sequences than the help line says and let the rest wait, or make room: a narrower KV cache,
-    more memory per replica, more replicas.
+    more memory per replica, more replicas; for llama.cpp a larger ``--ctx-size``.
 
     Source
     ------
     Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention
     (arXiv 2309.06180), section 4.5. Recompute preemption observed: vllm-project/vllm#25780 (1,024 prompt and 1,024
-    output tokens: a third of the prefilled tokens were recomputed) and #18115.
+    output tokens: a third of the prefilled tokens were recomputed) and #18115. Requests that failed: ggml-org/llama.cpp
+    #16736, #23652.
     """
 
     code = "MEM003"
@@ -198,6 +212,48 @@ rate = "0.7 req/s" # expect: MEM003
 """,
             flip=("workload.rate", '"0.4 req/s"'),
         ),
+        Case(
+            "slots that share less than their requests need together",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 33000
+[engine]
+name = "llama.cpp"
+[policy.batching]
+max_sequences = 8 # expect: MEM003
+[policy.kv_cache]
+max_tokens = 33000
+[workload]
+prompt_tokens = 4000
+output_tokens = 400
+concurrency = 8
+""",
+            flip=("policy.batching.max_sequences", "7"),
+        ),
+        Case(
+            "slots that share less than each of them is sized for",
+            """\
+servelint = 1
+[deployment]
+sized_for = 8193
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 32768
+[engine]
+name = "llama.cpp"
+[policy.batching]
+max_sequences = 4 # expect: MEM003
+[policy.kv_cache]
+max_tokens = 32768
+""",
+            flip=("deployment.sized_for", "8192"),
+        ),
     )
     passing = (
         Case(
@@ -259,19 +315,45 @@ prompt_tokens = { p50 = 1500, p99 = 5000 }
 output_tokens = { p50 = 400, p99 = 1500 }
 """,
         ),
+        Case(
+            "slots that divide the context cannot outgrow it",
+            """\
+servelint = 1
+[deployment]
+sized_for = 8192
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[engine]
+name = "llama.cpp"
+version = "b5000"
+args = "-c 32768 -np 4"
+[workload]
+prompt_tokens = 8000
+output_tokens = 191
+concurrency = 4
+""",
+        ),
     )
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare what the load keeps in the KV cache with the room for it."""
         mix, scheduler = review.mix, review.scheduler
-        if mix is None or scheduler is None or review.composition is None:
-            yield Lacks("a composed deployment and workload lengths")
+        if scheduler is None or review.composition is None:
+            yield Lacks("a composed deployment")
             return
         if (why := _reserves(review)) is not None:
             yield Lacks(why)
             return
         pool = scheduler.disaggregation
         side = pool.decode.composition if pool is not None else review.composition
+        if _fails(review) and _planned(review):
+            yield from _slots(review, side)
+            return
+        if mix is None:
+            yield Lacks("workload lengths")
+            return
         service = review.service(mix)
         load = _load(review, service)
         if load is None:
@@ -280,7 +362,7 @@ output_tokens = { p50 = 400, p99 = 1500 }
         ranks, k = side.scheduler.ranks, self.option("sigmas")
         admitted = _admitted(service) / ranks
         held = _held(review, side.memory, mix)
-        if held is None or held.room < held.mean:
+        if held is None or held.room < held.mean or side.memory.resident_per_rank(side.max_model_len) >= admitted:
             return
         count, spread = load.number / ranks, load.spread / ranks
         if held.demand(admitted, 0.0, k) <= held.demand(count, spread, k):
@@ -293,19 +375,26 @@ output_tokens = { p50 = 400, p99 = 1500 }
         self, review: Review, service: Service, load: Load, held: Held, count: float, spread: float, ranks: int
     ) -> Finding:
         k, safe, mix = self.option("sigmas"), held.safe(self.option("sigmas")), service.mix
-        declared = review.declared("policy", "batching", "max_sequences")
-        path = ("policy", "batching", "max_sequences") if declared else load.path
+        declared = review.declared(*SLOTS)
+        path = SLOTS if declared else load.path
         each = " on each of the ranks" if ranks > 1 else ""
         mean, high = count * held.mean, held.demand(count, spread, k)
         evicted = held.evicted(count, spread)
         again, added = _recompute(service, evicted, min(count * ranks, float(max(service.batch_limit, 1))))
-        severity = load.severity if evicted >= self.option("evicted") else Severity.INFO
+        if _fails(review):
+            certain = load.path == CONCURRENCY and mean > held.room
+            severity = Severity.ERROR if certain else Severity.WARNING
+            then = "the engine evicts nothing that runs, and requests fail when the cache is full"
+        else:
+            severity = load.severity if evicted >= self.option("evicted") else Severity.INFO
+            then = (
+                f"about {evicted:.1%} of those admitted are evicted and prefilled again, {token_rate(again)} or "
+                f"{added:.1%} on top of the prompts, and each eviction prolongs the overlap that causes the next"
+            )
         return Finding(
             path,
             f"{load.words} {counted(count, 'sequence')}{each}, which hold {size(mean)} of KV cache a device on average "
-            f"and {size(high)} at {k:g} deviations, where {size(held.room)} are free: about {evicted:.1%} of "
-            f"those admitted are evicted and prefilled again, {token_rate(again)} or {added:.1%} on top of the "
-            "prompts, and each eviction prolongs the overlap that causes the next",
+            f"and {size(high)} at {k:g} deviations, where {size(held.room)} are free: {then}",
             equation=(
                 f"{sequences(count)} x {size(held.mean)} + {k:g} x {size(held.sigma(count, spread))} = {size(high)} > "
                 f"{size(held.room)}; a sequence holds {size(held.mean)} +- {size(held.deviation)} "
@@ -315,10 +404,10 @@ output_tokens = { p50 = 400, p99 = 1500 }
                 Input("sequences", round(count, 1), "", review.source(*load.path)),
                 Input("mean context", round(mix.mean_context, 1), "tok", review.source("workload")),
                 *_per_token(review),
-                Input("room for KV cache a device", held.room, "B", review.source("hardware")),
+                Input("room for KV cache a device", held.room, "B", review.source(*_room_path(review))),
                 review.policy_input("batching", "max_sequences"),
             ),
-            help=_help(review, load, safe, ranks),
+            help=_help(review, load, safe, ranks, high, held.room),
             related=_related(review, path, load),
             severity=severity,
             fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
@@ -330,11 +419,57 @@ def _reserves(review: Review) -> str | None:
     if review.declared("policy", "kv_cache", "offload"):
         return "how fast evicted blocks come back from where policy.kv_cache.offload puts them"
     engine = review.engine
-    if engine is not None and engine.name == "tensorrt-llm":
+    if engine is not None and engine.when_full == "waits":
         admission = getattr(review.policy("batching"), "admission", None) or ""
         if admission.lower() != "max_utilization":
             return "a capacity scheduler that evicts (TensorRT-LLM's default admits only what it can finish)"
     return None
+
+
+def _fails(review: Review) -> bool:
+    return review.engine is not None and review.engine.when_full == "fails"
+
+
+def _planned(review: Review) -> bool:
+    """Whether the spec states what a request is to have, and no load that says how many run."""
+    workload = review.deployment.workload
+    loaded = workload is not None and (workload.concurrency is not None or workload.rate is not None)
+    return review.declared(*SIZED_FOR) and not loaded
+
+
+def _slots(review: Review, side: Composition) -> Iterator[Finding | Lacks]:
+    """Whether all slots hold the context that the fleet is sized for, where requests of a full cache fail."""
+    sized, most = review.deployment.deployment.sized_for, side.scheduler.max_sequences
+    if sized is None or most is None or sized > side.max_model_len:
+        return
+    admitted, fits = most // side.scheduler.ranks, side.memory.resident_per_rank(sized)
+    if not 1 <= fits < admitted:
+        return
+    declared = review.declared(*SLOTS)
+    path = SLOTS if declared else SIZED_FOR
+    need = admitted * math.ceil(sized)
+    yield Finding(
+        path,
+        f"{counted(admitted, 'sequence')} may run at once, and the KV cache holds {sequences(fits)} of the "
+        f"{tokens(sized)} tokens that the fleet is sized for: the engine evicts nothing that runs, and "
+        "requests fail when the cache is full",
+        equation=f"{sequences(admitted)} x {tokens(sized)} = {tokens(need)} > {sequences(fits)} x {tokens(sized)}",
+        inputs=(
+            review.policy_input("batching", "max_sequences"),
+            review.input("context", sized, "tok", *SIZED_FOR),
+            Input("KV cache", side.memory.capacity_tokens(sized), "tok", review.source(*_room_path(review))),
+        ),
+        help=f"admit at most {counted(fits, 'sequence')} (policy.batching.max_sequences = {int(fits)}); or let the "
+        f"cache hold more (policy.kv_cache.max_tokens = {need})",
+        related=(Related(SIZED_FOR, f"{tokens(sized)} tokens a request"),) if declared else (),
+        # Slots that the spec asks for are there to be used; a default's may never be.
+        severity=Severity.ERROR if declared else Severity.WARNING,
+    )
+
+
+def _room_path(review: Review) -> KeyPath:
+    """What decides the room for the cache: its size in tokens where that is declared, else the memory."""
+    return CAP if review.declared(*CAP) else ("hardware",)
 
 
 def _load(review: Review, service: Service) -> Load | None:
@@ -350,10 +485,9 @@ def _load(review: Review, service: Service) -> Load | None:
     if workload is not None and workload.concurrency is not None:
         count = -(-workload.concurrency // (review.replicas * service.decode_replicas))
         words = "the declared concurrency keeps"
-        return Load(float(count), 0.0, ("workload", "concurrency"), words, Severity.WARNING)
-    if review.declared("policy", "batching", "max_sequences"):
-        path = ("policy", "batching", "max_sequences")
-        return Load(_admitted(service), 0.0, path, "full admission, should a load ever fill it, keeps", Severity.INFO)
+        return Load(float(count), 0.0, CONCURRENCY, words, Severity.WARNING)
+    if review.declared(*SLOTS):
+        return Load(_admitted(service), 0.0, SLOTS, "full admission, should a load ever fill it, keeps", Severity.INFO)
     return None
 
 
@@ -419,14 +553,14 @@ def _per_token(review: Review) -> tuple[Input, ...]:
 
 def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
     places = [(load.path, "how many sequences the load keeps")] if path != load.path else []
-    for place in (("policy", "quantization", "kv_cache"), ("hardware", "accelerator")):
+    for place in (CAP, ("policy", "quantization", "kv_cache"), ("hardware", "accelerator")):
         if review.declared(*place):
             places.append((place, "the memory they must fit in"))
             break
     return tuple(Related(place, text) for place, text in places)
 
 
-def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
+def _help(review: Review, load: Load, safe: int, ranks: int, high: float, room: float) -> str:
     text = f"admit at most {counted(safe, 'sequence')} (policy.batching.max_sequences = {safe})"
     if ranks > 1:
         text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
@@ -434,6 +568,9 @@ def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
         replicas = math.ceil(load.number * review.replicas / (safe * ranks))
         text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas"
     memory = review.memory
-    if memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
+    if review.declared(*CAP):
+        cap = math.ceil((review.policy("kv_cache").max_tokens or 0) * high / room)
+        text += f"; or let the cache hold more (policy.kv_cache.max_tokens = {cap})"
+    elif memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
         text += "; or make room: an FP8 KV cache holds about twice as many"
     return text

@@ -155,7 +155,7 @@ ttft = { p99 = "60 s" }
             yield Lacks("a composed deployment and workload lengths")
             return
         assumed, point = review.assumption(*LIMIT), review.operating_point
-        if point is None or assumed is None or composition.setup.engine.name == "tensorrt-llm":
+        if point is None or assumed is None or composition.setup.engine.when_full == "waits":
             return
         side, service = decode_side(composition), review.service(mix)
         admitted, fits = side.scheduler.max_sequences, service.limits["KV capacity"]

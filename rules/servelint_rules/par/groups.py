@@ -67,11 +67,15 @@ def narrower(composition: Composition) -> Iterator[tuple[int, Composition]]:
 
 
 def cached_heads(composition: Composition) -> int:
-    """Fewest KV heads of the model's attention, 0 where it caches latents."""
-    mixers = [b.mixer for b in composition.setup.architecture.blocks]
-    if any(isinstance(m, LatentAttention) for m in mixers):
-        return 0
-    return min((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
+    """Fewest KV heads of the model's attention, 0 where it caches latents; all heads where a release expands those."""
+    expanded = {cache.block for cache in composition.memory.caches if cache.axis == "heads"}
+    found = []
+    for block in composition.setup.architecture.blocks:
+        if isinstance(block.mixer, LatentAttention):
+            found.append(block.mixer.q_heads if block.name in expanded else 0)
+        elif isinstance(block.mixer, Attention):
+            found.append(block.mixer.kv_heads)
+    return min(found, default=0)
 
 
 def copies_of(composition: Composition) -> int:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from servelint.config import Config
 from servelint.launch.invocation import Invocation, Reading, Word
 from servelint.launch.reading import starts
+from servelint.lint import Linter
 from servelint.manager import Plugins
 from servelint.place import Place
 from servelint.review import Review
@@ -60,6 +62,56 @@ def settings(reading: Reading) -> dict[str, Any]:
 def test_the_context_of_a_slot(text: str, version: str | None, length: int | None, slots: int | None) -> None:
     found = settings(read(text, version))
     assert (found.get("model.max_model_len"), found.get("batching.max_sequences")) == (length, slots)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("-c 32768 -np 4", 32768), ("-c 32768", 32768), ("-np 4", None), ("-c 0 -np 4", None)]
+)
+def test_the_cache_is_as_large_as_the_context_whoever_shares_it(text: str, tokens: int | None) -> None:
+    assert settings(read(text)).get("kv_cache.max_tokens") == tokens
+
+
+SERVED = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[engine]
+name = "llama.cpp"
+version = "{build}"
+args = "{arguments}"
+[workload]
+prompt_tokens = 4000
+output_tokens = 400
+{load}
+"""
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "load", "expected"),
+    [
+        # A running request holds 4,200 tokens on average, and eight that begin together all end at 4,400.
+        ("b9265", "-c 33599 -np 8 -kvu", "concurrency = 8", "ERROR"),
+        ("b9265", "-c 33601 -np 8 -kvu", "concurrency = 8", "WARNING"),
+        ("b9265", "-c 35200 -np 8 -kvu", "concurrency = 8", None),
+        ("b9265", "-c 35200 -np 8", "concurrency = 8", None),
+        ("b9265", "-c 16000 -np 4 -kvu", "concurrency = 3", None),
+        # Slots that are asked for are there to be used; those of the default only by a load.
+        ("b9265", "-c 16000 -np 4 -kvu", "", "WARNING"),
+        ("b9265", "-c 16000", "", None),
+        ("b9265", "-c 16000", "concurrency = 4", "ERROR"),
+        # One slot, as older builds have it, has no one to share with.
+        ("b5000", "-c 16000", "concurrency = 4", None),
+    ],
+)
+def test_requests_of_slots_that_share_a_cache_fit_in_it_or_fail(
+    plugins: Plugins, build: str, arguments: str, load: str, expected: str | None
+) -> None:
+    text = SERVED.format(build=build, arguments=arguments, load=load)
+    found = Linter(plugins, Config(), Path()).check("a.toml", text).findings
+    levels = [f.finding.severity.name for f in found if f.finding.code == "MEM003" and f.finding.severity is not None]
+    assert levels == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,48 @@ def test_prompts_are_cut_to_fewer_tokens_before_0_6_5(plugins: Plugins) -> None:
 A100, H100, B200, PRO = "a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm6-180gb", "rtx-pro-6000-blackwell-server"
 
 
+EXPANDED = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+devices = {tensor}
+[model]
+id = "deepseek-ai/DeepSeek-V2-Lite"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "{version}"
+[policy.parallelism]
+tensor = {tensor}
+[policy.kv_cache]
+memory_bytes = "35.42 GiB"
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "tensor", "token_bytes"),
+    [
+        # vllm-project/vllm#10927 logs 5,373 blocks in 35.42 GiB: 27 layers of 16 heads, keys and values of 256 each.
+        ("0.6.4", 1, 27 * 16 * 2 * 256 * 2),
+        ("0.6.6", 4, 27 * 4 * 2 * 256 * 2),
+        ("0.7.0", 1, 27 * 16 * 2 * 192 * 2),
+        # Every rank holds the whole latent.
+        ("0.7.1", 1, 27 * 576 * 2),
+        ("0.7.1", 4, 27 * 576 * 2),
+    ],
+)
+def test_old_releases_cache_the_heads_of_latent_attention(
+    plugins: Plugins, version: str, tensor: int, token_bytes: int
+) -> None:
+    text = EXPANDED.format(version=version, tensor=tensor)
+    composition = Review(parse("a.toml", text, plugins.policies), plugins, Path()).composition
+    assert composition is not None
+    assert composition.memory.bytes_per_token() == token_bytes
+    assert composition.memory.capacity_tokens(8192) == int(35.42 * GIB / token_bytes) // 16 * 16
+    if version == "0.6.4":
+        assert composition.memory.capacity_tokens(8192) == 5373 * 16
+
+
 @pytest.mark.parametrize(
     ("device", "version", "more", "widths"),
     [

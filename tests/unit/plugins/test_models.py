@@ -323,6 +323,40 @@ def test_axes_that_tensor_parallelism_splits() -> None:
     assert moe["shared_gate_up"] == moe["shared_down"] == "width"
 
 
+def test_kimi_linear_by_kinds_of_layers() -> None:
+    """Parameters by kind as the inventory counts them that the catalogue names."""
+    architecture = models.load(CATALOGUE["moonshotai/Kimi-Linear-48B-A3B-Instruct"])
+    params = {b.name: (len(b.layers), sum(t.params for t in b.tensors)) for b in architecture.blocks}
+    norms = 2304
+    assert params["linear_attention"] == (20, 790_285_440 // 20 + norms)
+    assert params["latent_attention"] == (7, 203_804_160 // 7 + norms)
+    (state,) = [b.mixer for b in architecture.blocks if isinstance(b.mixer, LinearState)]
+    assert (state.recurrent_elements, state.conv_elements) == (32 * 128 * 128, 3 * 32 * 128 * 3)
+    linear = axes("moonshotai/Kimi-Linear-48B-A3B-Instruct", "linear_attention")
+    assert {name for name, axis in linear.items() if axis == "replicated"} == {
+        "gates_down",
+        "gated_norm",
+        "input_norm",
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("full_attn_layers", [0, 4], "full_attn_layers"),
+        ("full_attn_layers", [28], "full_attn_layers"),
+        ("num_heads", None, "num_heads"),
+    ],
+)
+def test_layers_of_kimi_linear_are_checked(field: str, value: object, message: str) -> None:
+    config = dict(models.config(CATALOGUE["moonshotai/Kimi-Linear-48B-A3B-Instruct"]))
+    linear = config["linear_attn_config"]
+    assert isinstance(linear, dict)
+    config["linear_attn_config"] = {**linear, field: value}
+    with pytest.raises(ValueError, match=message):
+        models.read_config("test/model", config)
+
+
 def test_an_output_bias_is_added_once() -> None:
     """Every rank would add its own copy to the sum otherwise."""
     attention = axes("openai/gpt-oss-120b", "full_attention")

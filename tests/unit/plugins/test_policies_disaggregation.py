@@ -14,7 +14,7 @@ from servelint.manager import Plugins
 from servelint.rule import Severity
 from servelint.scheduler import Disaggregation
 from servelint.service import Mix, Service, kv_bytes
-from servelint.shapes import decode
+from servelint.shapes import decode, prefill
 from servelint.testing import compose, review_of
 
 H100 = "nvidia/h100-sxm5-80gb"
@@ -86,6 +86,20 @@ def test_prefill_does_not_delay_decoding(plugins: Plugins) -> None:
         compose(f'[hardware]\naccelerator = "{H100}"\n[model]\nid = "meta-llama/Llama-3.1-8B"\n', plugins), mix
     )
     assert together.point(32.0).itl("p99") > apart.itl("p99")
+
+
+def test_prompts_of_a_pool_share_its_steps(plugins: Plugins) -> None:
+    """A step of 8,192 tokens holds eight prompts of 1,000, each of which takes an eighth of it, or one of 8,192."""
+    pools = "prefill = { devices = 1 }\ndecode = { devices = 1 }\n"
+    short, long = service(pools, plugins, 1000.0), service(pools, plugins, 8192.0)
+    found = short.scheduler.disaggregation
+    assert found is not None
+    step = found.prefill.composition.pricer.estimate(prefill(1000.0, sequences=8))
+    assert short.pool_share_s(1000.0) == pytest.approx(step / 8, rel=1e-12)
+    assert short.pool_share_s(1000.0) < short.pool_prefill_s(1000.0)
+    assert long.pool_share_s(8192.0) == long.pool_prefill_s(8192.0)
+    point = short.point(8.0)
+    assert point.prefill_utilization == pytest.approx(point.rate * step / 8, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 and what follows their module tree: Kimi-K2, DeepSeek-V3.2 and GLM-5 with an indexer."""
+"""DeepSeek-V2, V3 and what follows their module tree: Kimi-K2, Kimi-Linear, DeepSeek-V3.2 and GLM-5 with an indexer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from attrs import evolve
 
 from servelint.architecture import Architecture, Block, Indexer, LatentAttention, Tensor
 from servelint_plugins.models.builders import Shape, complement, latent_attention, matrix, norm, vector, width
-from servelint_plugins.models.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, Fields
+from servelint_plugins.models.fields import MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, Fields
 from servelint_plugins.models.readers.moe import with_shared_experts
+from servelint_plugins.models.readers.state import KimiDelta
 from servelint_plugins.models.readers.vision import kimi_vision
 
 WITH_INDEXER = frozenset({"deepseek_v32", "glm_moe_dsa"})
@@ -16,6 +17,8 @@ WITH_INDEXER = frozenset({"deepseek_v32", "glm_moe_dsa"})
 def read(model_id: str, c: Fields) -> Architecture:
     """Read a config of one of this module's model types."""
     kind = c.text("model_type")
+    if kind == "kimi_linear":
+        return _kimi_linear(model_id, c)
     text = c.required("text_config") if kind == "kimi_k25" else c
     shape, mixer, q_rank = _latent(text)
     bias = text.flag("attention_bias", default=False)
@@ -44,6 +47,43 @@ def read(model_id: str, c: Fields) -> Architecture:
         others = complement(shape.layers, owners)
         blocks.append(Block("latent_attention_shared_index", others, tensors, mixer=evolve(mixer, indexer=borrowed)))
     return with_shared_experts(model_id, c, shape, *blocks)
+
+
+def _kimi_linear(model_id: str, c: Fields) -> Architecture:
+    """Kimi-Linear: MLA in some layers, Kimi Delta Attention in the others; the rest as DeepSeek-V3 has it."""
+    shape, mixer, q_rank = _latent(c)
+    linear = c.required("linear_attn_config")
+    # Layers are numbered from 1.
+    numbers = linear.integers("full_attn_layers", low=1, high=shape.layers)
+    attending = tuple(sorted({number - 1 for number in numbers}))
+    delta = KimiDelta(
+        linear.integer("num_heads", high=MAX_HEADS),
+        width(linear, "head_dim"),
+        linear.integer("short_conv_kernel_size", high=1_000),
+    )
+    before = norm("input_norm", shape.hidden)
+    blocks = (
+        Block("latent_attention", attending, (*latent_attention(shape.hidden, mixer, q_rank), before), mixer=mixer),
+        Block(
+            "linear_attention",
+            complement(shape.layers, attending),
+            (*delta.tensors(shape.hidden), before),
+            mixer=delta.mixer,
+        ),
+    )
+    return with_shared_experts(model_id, _named_as_deepseek(c), shape, *blocks)
+
+
+def _named_as_deepseek(c: Fields) -> Fields:
+    """The config with the names that DeepSeek's has for the same fields."""
+    return c.over(
+        {
+            "n_routed_experts": c.integer("num_experts", high=MAX_EXPERTS),
+            "num_experts_per_tok": c.integer("num_experts_per_token", high=MAX_EXPERTS),
+            "n_shared_experts": c.integer("num_shared_experts", low=0, high=1_000, default=0),
+            "max_position_embeddings": c.integer("model_max_length", high=MAX_POSITIONS),
+        }
+    )
 
 
 def _latent(c: Fields) -> tuple[Shape, LatentAttention, int]:

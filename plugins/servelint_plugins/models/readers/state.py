@@ -1,4 +1,4 @@
-"""Blocks that keep a constant state per sequence: Mamba 1 and 2, gated DeltaNet, lightning attention."""
+"""Blocks that keep a constant state per sequence: Mamba 1 and 2, gated DeltaNet, Kimi Delta and lightning attention."""
 
 from __future__ import annotations
 
@@ -109,6 +109,36 @@ class DeltaNet(NamedTuple):
             vector("decay", "ssm", 2 * self.value_heads, "heads"),
             norm("gated_norm", self.value_dim),
             matrix("out_proj", "ssm", values * hidden, "heads", reduced=True),
+        )
+
+
+class KimiDelta(NamedTuple):
+    """Sizes of a Kimi Delta Attention block: heads, size of a head's keys and of its values, convolution kernel."""
+
+    heads: int
+    head_dim: int
+    kernel: int
+
+    @property
+    def inner(self) -> int:
+        """Width of the queries, the keys and the values each."""
+        return self.heads * self.head_dim
+
+    @property
+    def mixer(self) -> LinearState:
+        """The state of one sequence in one layer: a key by value matrix for each head."""
+        return LinearState(self.inner * self.head_dim, 3 * self.inner * (self.kernel - 1))
+
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Parameters; decay of each channel and output gate come through narrow matrices that every rank holds."""
+        return (
+            matrix("in_proj", "ssm", hidden * (3 * self.inner + self.heads), "heads"),
+            vector("conv", "ssm", 3 * self.inner * self.kernel, "heads"),
+            matrix("gates_down", "ssm", 2 * hidden * self.head_dim, "replicated"),
+            matrix("gates_up", "ssm", 2 * self.head_dim * self.inner, "heads"),
+            vector("decay", "ssm", self.inner + self.heads, "heads"),
+            norm("gated_norm", self.head_dim),
+            matrix("out_proj", "ssm", self.inner * hidden, "heads", reduced=True),
         )
 
 
