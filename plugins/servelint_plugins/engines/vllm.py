@@ -36,6 +36,8 @@ CHECKED_VERSION = (0, 26)
 
 ARGUMENTS = "vllm/engine/arg_utils.py"
 MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
+NAMED_LARGE = ("h100", "h200")
+"""Parts of names of devices that have the larger defaults before 0.8.5, whatever their memory."""
 TPU_TOKENS = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
 RUNTIME = 0.5 * GIB
 BUFFERS = 0.5 * GIB
@@ -47,7 +49,7 @@ and a layer: see docs/conventions.md."""
 LONG_CONTEXT = 32768
 """The V0 engine chunks prompts by itself only above this length."""
 
-SEEN_TOKENS = (((0, 6, 3), 5120), ((0, 6, 1), 4096))
+SEEN_TOKENS = (((0, 6, 3), 5120), ((0, 6), 4096))
 """Tokens that a step of the V0 engine takes at least with a multimodal model, and the release from which on."""
 
 CONFIG_FILES = (("cache", (0, 10, 1)), ("scheduler", (0, 10, 1)), ("model", (0, 11)), ("speculative", (0, 11)))
@@ -89,7 +91,7 @@ def _length(context: Context) -> int:
 
 
 def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], Default]:
-    """Server defaults: larger on devices of 70 GiB and more, A100 excluded from 0.9.0; the V0 engine's before 0.8."""
+    """Server defaults: larger on devices of 70 GiB and more, A100 excluded from 0.9.0; before 0.8 the V0 engine's."""
     numbers = parse_version(version)
     note = "" if version else ", version not declared: 0.11 assumed"
     utilization = 0.92 if numbers >= (0, 20) else 0.9
@@ -149,7 +151,7 @@ def _chunks(numbers: tuple[int, ...], length: int, context: Context) -> bool:
         # Before 0.7.1 latent attention runs as attention with keys and values of every head.
         or (numbers >= (0, 7, 1) and any(isinstance(m, LatentAttention) for m in mixers))
         or ((0, 5, 4) <= numbers <= (0, 6, 2) and any(isinstance(m, LinearState) for m in mixers))
-        or (numbers <= (0, 5, 5) and getattr(policies.get("kv_cache"), "prefix_reuse", None) is True)
+        or (numbers < (0, 6, 1) and getattr(policies.get("kv_cache"), "prefix_reuse", None) is True)
     )
     return numbers >= (0, 5, 3) and length > LONG_CONTEXT and device and not excluded
 
@@ -158,10 +160,14 @@ def _newer(numbers: tuple[int, ...], context: Context, note: str) -> dict[tuple[
     """Defaults of the V1 engine by device."""
     accelerator = context.accelerator
     large = accelerator.usable_memory[0] >= 70 * GIB
-    if numbers >= (0, 9) and accelerator.family == "a100":
+    if numbers < (0, 8, 5):
+        large = any(part in accelerator.name.lower() for part in NAMED_LARGE)
+    elif numbers >= (0, 9) and accelerator.family == "a100":
         large = False
     declared = context.deployment.policies.get("batching")
     sequences, tokens = (1024, 8192) if large else (256, 2048)
+    if numbers < (0, 8, 4):
+        sequences = 1024
     tokens = next((n for name, n in TPU_TOKENS.items() if accelerator.id.endswith(name)), tokens)
     limit = getattr(declared, "max_batched_tokens", None)
     if limit is not None and numbers >= (0, 10, 1):
@@ -300,5 +306,5 @@ ENGINE = Engine(
     release_images=("vllm/vllm-openai",),
     read=read,
     unsupported=unsupported,
-    moved=("0.6.6", "0.7.1", "0.8.0", "0.9.0", "0.10.1", "0.10.2", "0.11.2", "0.20.0"),
+    moved=("0.6.6", "0.7.1", "0.8.0", "0.8.4", "0.8.5", "0.9.0", "0.10.1", "0.10.2", "0.11.2", "0.20.0"),
 )
