@@ -57,7 +57,7 @@ def _run(fields: Fields) -> Measurement:
     time = fields.table("run", "time")
     run.put("date", time.text("start"), time.at("start"))
     run.put("duration_s", _duration(time), time.at("duration"))
-    _results(run, fields.table("results", "request_performance", "aggregate"))
+    _results(run, fields.table("results", "request_performance", "aggregate"), load.text("tool"))
     _observed(run, fields.table("results", "observability"))
     return run.measurement()
 
@@ -105,7 +105,7 @@ def _duration(time: Fields) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _results(run: Collected, results: Fields) -> None:
+def _results(run: Collected, results: Fields, tool: str | None) -> None:
     latency, throughput, requests = results.table("latency"), results.table("throughput"), results.table("requests")
     for field, name in (
         ("ttft_s", "time_to_first_token"),
@@ -119,6 +119,9 @@ def _results(run: Collected, results: Fields) -> None:
     for field, name in (("prompt_tokens", "input_length"), ("output_tokens", "output_length")):
         run.put(field, requests.table(name).statistics(), requests.at(name))
     total, failures, incomplete = (requests.count(key) for key in ("total", "failures", "incomplete"))
+    if tool == "aiperf":
+        # There the total is of valid requests alone, and the failures are kinds of errors.
+        failures = None
     run.put("failed", failures, requests.at("failures"))
     run.put("incomplete", incomplete, requests.at("incomplete"))
     run.put("completed", None if total is None else total - (failures or 0) - (incomplete or 0), requests.at("total"))

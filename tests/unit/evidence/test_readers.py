@@ -207,6 +207,10 @@ def test_llm_d_counts_what_the_end_cut_off_apart(tmp_path: Path, plugins: Plugin
     text = (SAMPLES / "llm_d.yaml").read_text().replace("failures: 3", "failures: 3\n        incomplete: 7")
     (run,) = written(tmp_path, text, plugins)
     expect(run, completed=290, failed=3, incomplete=7)
+    (run,) = written(
+        tmp_path, text.replace("tool: inference-perf", "tool: aiperf").replace("incomplete: 7", ""), plugins
+    )
+    expect(run, completed=300, failed=None, incomplete=None)
 
 
 def test_genai_bench(plugins: Plugins) -> None:
