@@ -69,6 +69,7 @@ ASIDE = ("QNT001", "SPEC005", "SPEC007")
 """Rules that ask for what a record never has: evaluations, inputs of other rules."""
 
 WHY: Mapping[str, str] = {
+    "awq-first-token-slow": "neither model nor device is stated, and with 16-bit weights fewer of the stand-in fit",
     "codellama34b-trtllm-long": "four loads of one deployment; that the longer is the slower is an estimate, no fault",
     "deepseek-coder-33b-2l40": "the record has no length, and the profile run of 16K tokens is what does not fit",
     "deepseek-v3-pp2-0.6.6": "the error is that of releases up to 0.6.2; the class of 0.6.6 can be cut into stages",

@@ -112,7 +112,7 @@ TOOLS = """\
 | SGLang `bench_serving` | JSON Lines, an object a run | ms | `mean_tpot_ms`, first token left out | `server_info`: model, release, parallelism, formats, limits; `cache_report` |
 | GuideLLM | `benchmarks.json` or `.yaml`, an entry a rate | `_ms` in ms, `request_latency` in s | its `inter_token_latency_ms` is the time per output token here; its own `time_per_output_token_ms` counts the first token in and is not read | model |
 | inference-perf | `stage_N_lifecycle_metrics.json`, `summary_lifecycle_metrics.json` | s | of streamed events: short by as many as the server sends a token | nothing: configuration and Prometheus metrics are files of their own |
-| AIPerf, GenAI-Perf | `profile_export_aiperf.json` | each metric's `unit` | its `inter_token_latency` is the time per output token here | model; load in `input_config.loadgen` |
+| AIPerf, GenAI-Perf | `profile_export_aiperf.json` | each metric's `unit` | its `inter_token_latency` is the time per output token here | model; load in `input_config`: `loadgen`, from 0.9 the measured one of `phases` |
 | llm-d benchmark report 0.2 | YAML or JSON | each statistic's `units` | `time_per_output_token`, of the tool that ran | accelerator, count, parallelism, engine, image, arguments; KV cache and prefix cache |
 | genai-bench | a JSON a scenario and load, `aggregated_metrics` | s, or `_time_unit` | `tpot`, first token left out | typed in by hand, in `experiment_metadata` where both are in one file |
 | llmperf | `*_summary.json` | s | counts the first token in, and is not read: the pace follows from the latency | model |

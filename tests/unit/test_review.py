@@ -35,7 +35,7 @@ def test_what_is_left_out_is_assumed_and_said(plugins: Plugins) -> None:
 
 
 def test_an_engine_fills_its_own_defaults(plugins: Plugins) -> None:
-    for version, utilization in (("0.11", 0.9), ("0.21.0", 0.92), ("v0.20.1", 0.9)):
+    for version, utilization in (("0.11", 0.9), ("0.20.0", 0.92), ("v0.19.1", 0.9)):
         found = review(BASE + H100 + f'[engine]\nname = "vllm"\nversion = "{version}"\n', plugins)
         assert found.policy("kv_cache").memory_utilization == utilization
         assert found.policy("batching").max_sequences == 1024

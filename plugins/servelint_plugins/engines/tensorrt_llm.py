@@ -1,7 +1,8 @@
 """TensorRT-LLM: the defaults of its LLM API that decide memory and batching; how its server is started.
 
 Sources: tensorrt_llm/llmapi/llm_args.py and tensorrt_llm/commands/serve.py of NVIDIA/TensorRT-LLM, the same from
-0.20 to 1.3, and examples/llama/build.py for builds before 0.11; tensorrt_llm/_torch/pyexecutor/_util.py: the pool
+0.20 to 1.3, and examples/llama/build.py for builds before 0.11; tensorrt_llm/plugin/plugin.py and the notes of
+release 0.10.0 (docs/source/release-notes.md) for pages before 0.20; tensorrt_llm/_torch/pyexecutor/_util.py: the pool
 takes its share of what a trial step of max_num_tokens leaves free.
 """
 
@@ -23,10 +24,17 @@ BUILD = "NVIDIA/TensorRT-LLM examples/llama/build.py"
 INPUT, BATCH = 2048, 8
 """Defaults of the builds of 2023: the longest prompt, and sequences."""
 FILE = "NVIDIA/TensorRT-LLM tensorrt_llm/llmapi/llm_args.py"
+PAGES = (
+    ((0, 20), 32, FILE),
+    ((0, 10), 64, "NVIDIA/TensorRT-LLM docs/source/release-notes.md"),
+    ((0,), 128, "NVIDIA/TensorRT-LLM@035b99e0d09d tensorrt_llm/plugin/plugin.py"),
+)
+"""Tokens of a page by the release from which on that was read. Where 64 became 32 between 0.10 and 0.20 was not found;
+build scripts of 2023 have 64 or 128, by model."""
 
 
 def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], Default]:
-    """Prompts are not chunked unless asked for; pages of 32 tokens with reuse; who is admitted can finish.
+    """Prompts are not chunked unless asked for; pages with reuse; who is admitted can finish.
 
     Before 0.11 an engine is built for the longest prompt of every sequence at once, and its buffers are as large.
     """
@@ -38,11 +46,14 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
         declared = getattr(context.deployment.policies.get("batching"), "max_sequences", None)
         tokens = (declared or BATCH) * min(INPUT, longest)
         note += ", prompts of 2,048 tokens in every sequence"
+    # A release that is not declared is a new one.
+    numbers = release(version) or PAGES[0][0]
+    page, where = next((page, where) for first, page, where in PAGES if numbers >= first)
     return {
         ("kv_cache", "memory_utilization"): Default(
             0.9, f"{note}, of what is free after weights", Source("engine", FILE, "free_gpu_memory_fraction")
         ),
-        ("kv_cache", "page_size"): Default(32, note, Source("engine", FILE, "tokens_per_block")),
+        ("kv_cache", "page_size"): Default(page, note, Source("engine", where, "tokens_per_block")),
         ("kv_cache", "prefix_reuse"): Default(True, note, Source("engine", FILE, "enable_block_reuse")),
         ("batching", "max_sequences"): Default(sequences, note, Source("engine", file, "max_batch_size")),
         ("batching", "max_batched_tokens"): Default(tokens, note, Source("engine", file, "max_num_tokens")),

@@ -2,7 +2,7 @@
 
 Sources: launcher/src/main.rs, server/text_generation_server/models/globals.py and models/flash_causal_lm.py of
 huggingface/text-generation-inference at its tags: the KV cache is what a trial prefill of max_batch_prefill_tokens
-leaves of the device's share, and a part of that share is kept (``TGI_WIGGLE_ROOM``).
+leaves of the device's share, and a part of that share is kept (``TGI_WIGGLE_ROOM``, before 2.3 a figure in the code).
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ GIB = 2**30
 CHECKED = "3.3.7"
 LAUNCHER = "huggingface/text-generation-inference launcher/src/main.rs"
 SERVER = "huggingface/text-generation-inference server/text_generation_server/models/globals.py"
+CACHE = "huggingface/text-generation-inference server/text_generation_server/models/flash_causal_lm.py"
+NAMED_ROOM = (2, 3)
+"""From here the part of the share that the cache may fill is a variable."""
+PREFILL = 4096
+"""Prompt tokens of a step; from 2.0 to 2.4.0 of a request, one of output included."""
+EDGE = 50
+"""Tokens that a step of those releases has beside the longest prompt."""
+SEEN_PREFILL = {"gemma3": ((3, 2), 8_000), "qwen2_vl": ((3, 1, 1), 10_000), "qwen2_5_vl": ((3, 1, 1), 10_000)}
+"""Model types whose images need longer steps: the first release that makes them, and their tokens."""
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
@@ -30,19 +39,42 @@ def _numbers(version: str | None) -> tuple[int, ...]:
 def room(version: str | None) -> float:
     """The part of the device's share that the cache may fill, by release.
 
-    Before 3.0 it is a part of what is free instead, which is a little more; the share stands for both.
+    Before 3.0 it is a part of what is free instead, which is a little more; the share stands for both. Up to 1.4.0
+    the cache takes all of it.
     """
     numbers = _numbers(version)
-    for first, part in (((3, 3), 0.9), ((3, 1), 0.93), ((3, 0), 0.95), ((2, 4), 0.9), ((1, 4), 0.95)):
+    for first, part in (((3, 3), 0.9), ((3, 1), 0.93), ((3, 0), 0.95), ((2, 4), 0.9), ((1, 4, 1), 0.95)):
         if numbers >= first:
             return part
-    return 0.95
+    return 1.0
+
+
+def named_room(numbers: tuple[int, ...]) -> bool:
+    """Whether that part is a variable of the environment, ``TGI_WIGGLE_ROOM``; a release that is not known has it."""
+    return not numbers or numbers >= NAMED_ROOM
+
+
+def input_edge(numbers: tuple[int, ...]) -> bool:
+    """Whether a step takes the longest prompt and an edge where nothing is said of it, as from 2.0 to 2.4.0."""
+    return (2, 0) <= numbers < (2, 4, 1)
 
 
 def _prefill(numbers: tuple[int, ...], context: Context) -> tuple[int, str]:
     """max_batch_prefill_tokens and how it comes about."""
-    longest = context.deployment.model.max_model_len or context.architecture.max_position
-    return (min(4096, longest) if numbers >= (2, 3) else 4096), "more on cards whose rate the launcher knows, from 3.0"
+    longest = context.architecture.max_position
+    if numbers < (2, 0):
+        return PREFILL, "whatever the model"
+    if input_edge(numbers):
+        return min(PREFILL, longest) - 1 + EDGE, f"the longest prompt and {EDGE}"
+    if not _sees(context):
+        return min(PREFILL, longest), "more on cards whose rate the launcher knows, from 3.0"
+    # The launcher knows no rate of these models, whatever the card.
+    first, tokens = SEEN_PREFILL.get(context.architecture.model_type.removesuffix("_text"), ((0,), PREFILL))
+    return min(tokens if numbers >= first else PREFILL, longest), "less where it counts too little memory, from 3.0"
+
+
+def _sees(context: Context) -> bool:
+    return any(tensor.role == "vision" for tensor in context.architecture.extras)
 
 
 def _kernels(numbers: tuple[int, ...], context: Context) -> tuple[int, bool, bool]:
@@ -55,10 +87,9 @@ def _kernels(numbers: tuple[int, ...], context: Context) -> tuple[int, bool, boo
         return 16, False, False
     heads = [block.mixer.head_dim for block in context.architecture.blocks if isinstance(block.mixer, Attention)]
     plain = not heads or heads[0] in (64, 128, 256)
-    seen = not any(tensor.role == "vision" for tensor in context.architecture.extras)
     chunks = numbers >= (3, 0) and context.deployment.policies.get("speculation") is None
     if plain:
-        return 1, seen, chunks
+        return 1, not _sees(context), chunks
     capability = context.accelerator.capability
     paged = not capability or capability < (8, 0)
     return 16 if paged else 256, False, chunks and not paged
@@ -70,9 +101,10 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
     note = "TGI default" if version else f"TGI default, version not declared: {CHECKED} assumed"
     tokens, why = _prefill(numbers, context)
     page, cached, chunked = _kernels(numbers, context)
+    kept = (SERVER, "TGI_WIGGLE_ROOM") if named_room(numbers) else (CACHE, "num_blocks")
     return {
         ("kv_cache", "memory_utilization"): Default(
-            room(version), f"{note}, of the whole share", Source("engine", SERVER, "TGI_WIGGLE_ROOM")
+            room(version), f"{note}, of the whole share", Source("engine", *kept)
         ),
         ("kv_cache", "page_size"): Default(page, note, Source("engine", SERVER, "BLOCK_SIZE")),
         ("kv_cache", "prefix_reuse"): Default(cached, note, Source("engine", LAUNCHER, "resolve_attention")),
@@ -107,5 +139,5 @@ ENGINE = Engine(
     images=("text-generation-inference",),
     release_images=("huggingface/text-generation-inference",),
     read=_read,
-    moved=("1.4.0", "2.3.0", "2.4.0", "3.0.0", "3.1.0", "3.3.0"),
+    moved=("1.4.0", "1.4.1", "2.0.0", "2.3.0", "2.4.0", "2.4.1", "3.0.0", "3.1.0", "3.1.1", "3.2.0", "3.3.0"),
 )

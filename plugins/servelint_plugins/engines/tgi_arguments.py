@@ -13,13 +13,15 @@ from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Word
 from servelint.releases import release
 from servelint_plugins.engines.layers import Layers, from_environment
-from servelint_plugins.engines.tgi import CHECKED, room
+from servelint_plugins.engines.tgi import CHECKED, EDGE, input_edge, named_room, room
 
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
 CACHE = ("policy", "kv_cache")
 QUANTIZATION = ("policy", "quantization")
 SPECULATION = ("policy", "speculation")
+PROMPTS = ("max-input-tokens", "max-input-length")
+"""The flag that limits a prompt, and its name before 2.0, which later releases still take."""
 
 # Name, kind, first release with it, first release without it again.
 _TABLE = """
@@ -143,6 +145,8 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
         if not numbers or numbers >= (3, 0):
             flags.set("speculate", (*BATCHING, "chunked_prefill"), False, "drafts switch chunked prompts off")
     _refused(flags, numbers)
+    if input_edge(numbers):
+        _longest_prompt(flags)
     return flags.reading(table())
 
 
@@ -157,7 +161,8 @@ def _sequences(flags: Layers) -> None:
 
 
 def _memory(flags: Layers, invocation: Invocation, version: str | None) -> None:
-    share, stated = flags.value("cuda-memory-fraction"), invocation.env.get("TGI_WIGGLE_ROOM")
+    share = flags.value("cuda-memory-fraction")
+    stated = invocation.env.get("TGI_WIGGLE_ROOM") if named_room(release(version)) else None
     left = room(version)
     try:
         own = float(stated.text) if stated is not None else left
@@ -194,7 +199,7 @@ def _formats(flags: Layers) -> None:
 
 def _refused(flags: Layers, numbers: tuple[int, ...]) -> None:
     total, capacity = flags.value("max-total-tokens"), flags.value("max-batch-total-tokens")
-    name = "max-input-tokens" if flags.value("max-input-tokens") else "max-input-length"
+    name = next((name for name in PROMPTS if flags.value(name)), PROMPTS[-1])
     prompt = flags.value(name)
     if flags.value("max-input-tokens") and flags.value("max-input-length"):
         flags.trouble(
@@ -232,4 +237,15 @@ def _refused(flags: Layers, numbers: tuple[int, ...]) -> None:
     if (flags.value("num-shard") or 1) > 1 and flags.value("quantize") == "exl2":
         flags.trouble("unsupported", "quantize", "exl2 checkpoints cannot be sharded: the launcher refuses to start")
     # With Flash Attention the server measures the capacity itself and says that it ignores the flag.
-    flags.used -= {"max-batch-total-tokens", "max-input-tokens", "max-input-length"}
+    flags.used -= {"max-batch-total-tokens", *PROMPTS}
+
+
+def _longest_prompt(flags: Layers) -> None:
+    """Let the longest prompt say how many tokens a step takes, where nothing else does."""
+    path, batch = (*BATCHING, "max_batched_tokens"), flags.value("max-batch-size")
+    name = next((name for name in PROMPTS if name in flags.given), None)
+    if name is None or path in flags.settings:
+        return
+    longest = flags.value(name)
+    tokens, note = (longest * batch, "times --max-batch-size") if batch else (longest + EDGE, f"and {EDGE} tokens")
+    flags.set(name, path, tokens, note)

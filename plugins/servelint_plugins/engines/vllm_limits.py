@@ -11,6 +11,7 @@ from typing import Any
 
 from servelint.lineage import KeyPath
 from servelint.plugin import Attention, Context, LatentAttention, Source
+from servelint_plugins.engines.vllm import config_file
 
 Release = tuple[int, ...]
 Refusal = tuple[KeyPath, str, Source]
@@ -40,17 +41,16 @@ is checked (``get_min_capability``). Of several methods that load a format the m
 passes that of modelopt on Turing and has no kernel there (vllm-project/vllm#33076)."""
 
 LEAST_BF16 = (8, 0)
-CONVERTS_BF16 = (0, 8, 5)
+CONVERTS_BF16 = (0, 9)
 """Compute capability below which bfloat16 is refused, and the release from which on a checkpoint in it is converted
-where nothing asks for it (the change was merged after 0.8.4)."""
+where nothing asks for it (vllm/config.py, ``_get_and_verify_dtype``)."""
 
 BF16_FILES = (
     ((0, 2), "vllm/config.py"),
-    ((0, 8), "vllm/worker/worker.py"),
-    ((0, 10, 2), "vllm/v1/worker/gpu_worker.py"),
+    ((0, 10, 2), "vllm/worker/worker.py"),
     ((99,), "vllm/platforms/cuda.py"),
 )
-"""Where that is checked, before the release beside it."""
+"""Where that is checked, before the release beside it: up to 0.10.1 the V0 engine runs on such devices."""
 
 MTP_WITHOUT_STAGES: dict[str, Release] = {
     "deepseek_v3": (0, 14, 1),
@@ -103,7 +103,7 @@ def _decides(context: Context, policy: str, *fields: str) -> KeyPath:
 def _batch(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:
     config = context.config("batching")
     tokens, sequences = config.max_batched_tokens, config.max_sequences
-    file = "vllm/config/scheduler.py" if numbers >= (0, 10, 1) else "vllm/config.py"
+    file = config_file(numbers, "scheduler")
     if tokens is None:
         return
     if sequences is not None and tokens < sequences:
@@ -142,7 +142,7 @@ def _drafts(numbers: Release, older: bool, context: Context) -> Iterator[Refusal
     config, parallel = context.config("speculation"), context.config("parallelism")
     if config is None or not config.active:
         return
-    file = "vllm/config/speculative.py" if numbers >= (0, 11) else "vllm/config.py"
+    file = config_file(numbers, "speculative")
     if config.draft_tensor not in (None, 1, parallel.t):
         yield (
             ("policy", "speculation", "draft_tensor"),
@@ -184,7 +184,7 @@ def _experts(numbers: Release, older: bool, context: Context) -> Iterator[Refusa
         yield (
             ("policy", "parallelism", "expert"),
             f"expert parallelism needs experts, and {context.architecture.id} has none",
-            _source("vllm/config/model.py", "_verify_with_expert_parallelism"),
+            _source(config_file(numbers, "model"), "_verify_with_expert_parallelism"),
         )
 
 

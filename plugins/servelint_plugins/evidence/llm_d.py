@@ -1,7 +1,8 @@
 """llm-d's benchmark report, version 0.2 (YAML or JSON): stack, load and results of one run in one file.
 
-Every statistic carries its units, which decide. The stack names accelerator, count, parallelism and the
-engine's own arguments.
+Every statistic carries its units, which decide, but for the KV cache in use: reports have vLLM's gauge, from 0 to 1,
+as "percent", and only what was written by hand has hundredths. The stack names accelerator, count, parallelism and
+the engine's own arguments.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ SOURCES = (
     "llmdbenchmark/analysis/benchmark_report/br_v0_2_1_example.yaml",
     "llm-d/llm-d-benchmark@32445ce29634beaedb7c487e10127526f766d128:"
     "llmdbenchmark/analysis/benchmark_report/schema_v0_2.py",
+    "llm-d/llm-d-benchmark@8bc9f1ddd873a24f1657d6cca2e0d0fb6947dd36:"
+    "llmdbenchmark/analysis/benchmark_report/metrics_processor.py",
+    "llm-d/llm-d-benchmark@8bc9f1ddd873a24f1657d6cca2e0d0fb6947dd36:"
+    "llmdbenchmark/analysis/benchmark_report/native_to_br0_2.py",
 )
 _SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "s/token": 1.0, "ms/token": 1e-3, "min": 60.0}
 _DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert"}
@@ -52,7 +57,7 @@ def _run(fields: Fields) -> Measurement:
     time = fields.table("run", "time")
     run.put("date", time.text("start"), time.at("start"))
     run.put("duration_s", _duration(time), time.at("duration"))
-    _results(run, fields.table("results", "request_performance", "aggregate"))
+    _results(run, fields.table("results", "request_performance", "aggregate"), load.text("tool"))
     _observed(run, fields.table("results", "observability"))
     return run.measurement()
 
@@ -100,7 +105,7 @@ def _duration(time: Fields) -> float | None:
     return hours * 3600 + minutes * 60 + seconds
 
 
-def _results(run: Collected, results: Fields) -> None:
+def _results(run: Collected, results: Fields, tool: str | None) -> None:
     latency, throughput, requests = results.table("latency"), results.table("throughput"), results.table("requests")
     for field, name in (
         ("ttft_s", "time_to_first_token"),
@@ -113,9 +118,13 @@ def _results(run: Collected, results: Fields) -> None:
             run.put(field, table.statistics(_scale(table)), table.path)
     for field, name in (("prompt_tokens", "input_length"), ("output_tokens", "output_length")):
         run.put(field, requests.table(name).statistics(), requests.at(name))
-    total, failures = requests.count("total"), requests.count("failures")
+    total, failures, incomplete = (requests.count(key) for key in ("total", "failures", "incomplete"))
+    if tool == "aiperf":
+        # There the total is of valid requests alone, and the failures are kinds of errors.
+        failures = None
     run.put("failed", failures, requests.at("failures"))
-    run.put("completed", None if total is None else total - (failures or 0), requests.at("total"))
+    run.put("incomplete", incomplete, requests.at("incomplete"))
+    run.put("completed", None if total is None else total - (failures or 0) - (incomplete or 0), requests.at("total"))
     for field, name in (
         ("request_throughput", "request_rate"),
         ("output_throughput", "output_token_rate"),
@@ -132,7 +141,10 @@ def _observed(run: Collected, observed: Fields) -> None:
         found = next((t for t in parts if t.number("mean") is not None), None)
         if found is not None:
             mean = found.number("mean") or 0.0
-            run.put(field, mean / 100 if found.text("units") == "percent" else mean, found.at("mean"))
+            # A gauge that never exceeds 1 is a fraction, whatever its units say.
+            gauge = field == "kv_usage" and max(found.statistics().values()) <= 1
+            percent = found.text("units") == "percent" and not gauge
+            run.put(field, mean / 100 if percent else mean, found.at("mean"))
 
 
 def _scale(table: Fields) -> float:

@@ -15,7 +15,7 @@ id = "Qwen/Qwen2.5-1.5B"
 max_model_len = 4096
 [engine]
 name = "vllm"
-version = "0.8.4"
+version = "0.8.5"
 args = "--dtype auto"
 """
 FP8 = """\
@@ -112,7 +112,7 @@ chunked_prefill = false
         ),
     )
     passing = (
-        Case("the first release that converts it", BF16.replace("0.8.4", "0.8.5")),
+        Case("the first release that converts it", BF16.replace("0.8.5", "0.9.0")),
         Case(
             "as many tokens as sequences",
             """\

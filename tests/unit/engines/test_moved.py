@@ -23,8 +23,11 @@ DEVICES = (
 RELEASES = {
     "vllm": [f"0.{minor}.{patch}" for minor in range(6, 25) for patch in range(8) if (minor, patch) >= (6, 6)],
     "sglang": [f"0.{m}.{p}" for m, last in ((4, 11), (5, 24)) for p in range(3 if m == 4 else 0, last)],
-    "tgi": [f"{major}.{minor}.0" for major, minors in ((1, 6), (2, 6), (3, 4)) for minor in range(minors)][4:],
-}
+    "tgi": [
+        "1.4.0", "1.4.1", "2.0.0", "2.0.4", "2.1.0", "2.2.0", "2.3.0", "2.3.1", "2.4.0", "2.4.1", "3.0.0", "3.0.2",
+        "3.1.0", "3.1.1", "3.2.0", "3.2.3", "3.3.0", "3.3.7",
+    ],
+}  # fmt: skip
 POLICIES = (
     "",
     "[policy.batching]\nmax_batched_tokens = 512\n",
@@ -50,7 +53,12 @@ def test_every_move_is_named(plugins: Plugins, engine: str) -> None:
     moves = set()
     for device in DEVICES:
         for policies in POLICIES:
-            for model in ("meta-llama/Llama-3.1-8B", "google/gemma-3-4b-it", "deepseek-ai/DeepSeek-V2-Lite"):
+            for model in (
+                "meta-llama/Llama-3.1-8B",
+                "google/gemma-3-4b-it",
+                "deepseek-ai/DeepSeek-V2-Lite",
+                "Qwen/Qwen2.5-VL-7B-Instruct",
+            ):
                 values = defaults(plugins, engine, device, policies, model)
                 moves |= {
                     release

@@ -121,6 +121,8 @@ def test_the_capacity_that_the_server_measures_is_not_taken_from_a_flag() -> Non
         ("3.0.1", 0.95, True, True),
         ("2.4.1", 0.9, True, False),
         ("2.2.0", 0.95, False, False),
+        ("1.4.1", 0.95, False, False),
+        ("1.4.0", 1.0, False, False),
     ],
 )
 def test_defaults_by_release(plugins: Plugins, version: str | None, share: float, cached: bool, chunked: bool) -> None:
@@ -133,7 +135,67 @@ def test_defaults_by_release(plugins: Plugins, version: str | None, share: float
     assert composition is not None
     cache, batching = (composition.context.configs[name] for name in ("kv_cache", "batching"))
     assert (cache.memory_utilization, cache.prefix_reuse) == (share, cached)
-    assert (batching.chunked_prefill, batching.max_sequences, batching.max_batched_tokens) == (chunked, 128, 4096)
+    assert (batching.chunked_prefill, batching.max_sequences) == (chunked, 128)
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "tokens"),
+    [
+        ("1.4.5", "meta-llama/Llama-3.1-8B", 4096),
+        ("2.0.0", "meta-llama/Llama-3.1-8B", 4145),
+        ("2.4.0", "meta-llama/Llama-3.1-8B", 4145),
+        ("2.4.1", "meta-llama/Llama-3.1-8B", 4096),
+        ("3.3.7", "meta-llama/Llama-3.1-8B", 4096),
+        ("1.4.5", "google/gemma-2b", 4096),
+        ("2.0.0", "microsoft/phi-2", 2097),
+        ("3.3.7", "microsoft/phi-2", 2048),
+        ("3.1.0", "Qwen/Qwen2-VL-7B-Instruct", 4096),
+        ("3.1.1", "Qwen/Qwen2-VL-7B-Instruct", 10_000),
+        ("3.1.1", "Qwen/Qwen2.5-VL-7B-Instruct", 10_000),
+        ("3.1.1", "google/gemma-3-4b-it", 4096),
+        ("3.2.0", "google/gemma-3-4b-it", 8000),
+        (None, "google/gemma-3-4b-it", 8000),
+        # Without a vision tower it is another type, and no exception.
+        ("3.3.7", "google/gemma-3-1b-it", 4096),
+    ],
+)
+def test_prompt_tokens_of_a_step(plugins: Plugins, version: str | None, model: str, tokens: int) -> None:
+    stated = f'version = "{version}"\n' if version else ""
+    text = (
+        f'servelint = 1\n[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n[model]\nid = "{model}"\n'
+        f'max_model_len = 2048\n[engine]\nname = "tgi"\n{stated}'
+    )
+    composition = Review(parse("a.toml", text, plugins.policies), plugins, Path()).composition
+    assert composition is not None
+    assert composition.context.configs["batching"].max_batched_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "tokens"),
+    [
+        ("--max-input-tokens 9999 --max-total-tokens 10240", "2.4.0", 10_049),
+        ("--max-input-length 9999 --max-total-tokens 10240", "2.0.0", 10_049),
+        ("--max-input-tokens 1000 --max-batch-size 8", "2.2.0", 8000),
+        ("--max-input-tokens 1000 --max-batch-prefill-tokens 4096", "2.2.0", 4096),
+        ("--max-input-tokens 9999 --max-total-tokens 10240", "2.4.1", None),
+        ("--max-input-length 999", "1.4.5", None),
+        ("--max-input-tokens 9999 --max-total-tokens 10240", None, None),
+    ],
+)
+def test_the_longest_prompt_says_what_a_step_takes(text: str, version: str | None, tokens: int | None) -> None:
+    reading = read(text, version)
+    found = {s.path[1:]: s.value for s in reading.settings}
+    assert found.get(("batching", "max_batched_tokens")) == tokens
+    named = [name for name in reading.unused if name.startswith("--max-input")]
+    assert bool(named) is (tokens is None or "prefill" in text)
+
+
+def test_the_part_that_is_kept_is_a_variable_from_2_3() -> None:
+    kept = ("policy", "kv_cache", "memory_utilization")
+    assert [s.value for s in read("", "2.3.0", TGI_WIGGLE_ROOM="0.8").settings if s.path == kept] == [0.8]
+    assert not [s for s in read("", "2.2.0", TGI_WIGGLE_ROOM="0.8").settings if s.path == kept]
+    (share,) = read("--cuda-memory-fraction 0.8", "1.4.0", TGI_WIGGLE_ROOM="0.5").settings
+    assert share.value == 0.8
 
 
 @pytest.mark.parametrize(

@@ -396,32 +396,68 @@ def review(plugins: Plugins, version: str | None, **spec: str) -> Review:
 
 A100 = 'accelerator = "nvidia/a100-sxm4-80gb"'
 T4 = 'accelerator = "nvidia/t4"'
+MI300X = 'accelerator = "amd/mi300x-oam-192gb"'
+TPU = 'accelerator = "google/tpu-v6e"'
 LONG = 'id = "meta-llama/Llama-3.1-8B"\nmax_model_len = 65536'
+LATENT = 'id = "deepseek-ai/DeepSeek-V2-Lite"\nmax_model_len = 65536'
+HYBRID = 'id = "ai21labs/Jamba-v0.1"\nmax_model_len = 65536'
+SEES = 'id = "Qwen/Qwen2.5-VL-7B-Instruct"\nmax_model_len = {}'
 
 
 @pytest.mark.parametrize(
     ("version", "spec", "field", "expected"),
     [
-        ("0.20.0", {}, "kv_cache.memory_utilization", 0.9),
-        ("0.21.0", {}, "kv_cache.memory_utilization", 0.92),
+        ("0.19.1", {}, "kv_cache.memory_utilization", 0.9),
+        ("0.20.0", {}, "kv_cache.memory_utilization", 0.92),
         (None, {}, "kv_cache.memory_utilization", 0.9),
         ("0.7.3", {}, "kv_cache.prefix_reuse", False),
         ("0.8.5", {}, "kv_cache.prefix_reuse", True),
-        ("0.9.1", {"hardware": T4}, "kv_cache.prefix_reuse", False),
-        ("0.11.0", {"hardware": T4}, "kv_cache.prefix_reuse", True),
+        ("0.10.1.1", {"hardware": T4}, "kv_cache.prefix_reuse", False),
+        ("0.10.2", {"hardware": T4}, "kv_cache.prefix_reuse", True),
         ("0.11.0", {"model": 'id = "ai21labs/Jamba-v0.1"\nmax_model_len = 8192'}, "kv_cache.prefix_reuse", False),
         ("0.7.3", {}, "batching.chunked_prefill", False),
         ("0.7.3", {"model": LONG}, "batching.chunked_prefill", True),
+        ("0.5.0", {"model": LONG}, "batching.chunked_prefill", False),
+        ("0.5.0", {"model": LONG}, "batching.max_batched_tokens", 65536),
+        ("0.5.3", {"model": LONG}, "batching.chunked_prefill", True),
+        ("0.5.3", {"model": LONG}, "batching.max_batched_tokens", 512),
+        ("0.6.0", {"model": LONG, "policy_kv_cache": "prefix_reuse = true"}, "batching.chunked_prefill", False),
+        ("0.6.1", {"model": LONG, "policy_kv_cache": "prefix_reuse = true"}, "batching.chunked_prefill", True),
+        ("0.6.4", {"model": LONG, "hardware": MI300X}, "batching.chunked_prefill", True),
+        ("0.6.5", {"model": LONG, "hardware": MI300X}, "batching.chunked_prefill", False),
+        ("0.6.4", {"model": LONG, "hardware": TPU}, "batching.chunked_prefill", False),
+        ("0.7.0", {"model": LATENT}, "batching.chunked_prefill", True),
+        ("0.7.1", {"model": LATENT}, "batching.chunked_prefill", False),
+        ("0.6.2", {"model": HYBRID}, "batching.chunked_prefill", False),
+        ("0.6.3", {"model": HYBRID}, "batching.chunked_prefill", True),
+        ("0.6.1", {"model": SEES.format(65536)}, "batching.chunked_prefill", True),
+        ("0.5.5", {"model": SEES.format(65536)}, "batching.max_batched_tokens", 512),
+        ("0.6.0", {"model": SEES.format(65536)}, "batching.max_batched_tokens", 4096),
+        ("0.6.2", {"model": SEES.format(65536)}, "batching.chunked_prefill", False),
+        ("0.6.2", {"model": SEES.format(65536)}, "batching.max_batched_tokens", 65536),
+        ("0.6.2", {"model": SEES.format(2048)}, "batching.max_batched_tokens", 4096),
+        ("0.6.3", {"model": SEES.format(2048)}, "batching.max_batched_tokens", 5120),
+        ("0.9.2", {"model": SEES.format(2048), "hardware": T4}, "batching.max_batched_tokens", 5120),
+        ("0.7.3", {"model": SEES.format(16384)}, "batching.max_batched_tokens", 16384),
         ("0.8.5", {}, "batching.chunked_prefill", True),
         ("0.7.3", {}, "batching.max_batched_tokens", 16384),
         ("0.7.3", {"model": LONG}, "batching.max_batched_tokens", 2048),
         ("0.7.3", {}, "batching.max_sequences", 256),
         ("0.8.5", {}, "batching.max_sequences", 1024),
+        ("0.8.3", {"hardware": A100}, "batching.max_sequences", 1024),
+        ("0.8.4", {"hardware": A100}, "batching.max_sequences", 256),
+        ("0.8.4", {}, "batching.max_sequences", 1024),
+        ("0.8.4", {"hardware": 'accelerator = "nvidia/gh200-96gb"'}, "batching.max_sequences", 1024),
+        ("0.8.4", {"hardware": A100}, "batching.max_batched_tokens", 2048),
+        ("0.8.4", {"hardware": 'accelerator = "nvidia/b200-sxm6-180gb"'}, "batching.max_batched_tokens", 2048),
+        ("0.8.5", {"hardware": A100}, "batching.max_batched_tokens", 8192),
+        ("0.8.3", {"hardware": 'accelerator = "nvidia/l4"'}, "batching.max_sequences", 1024),
+        ("0.8.4", {"hardware": 'accelerator = "nvidia/l4"'}, "batching.max_sequences", 256),
         ("0.8.5", {"hardware": A100}, "batching.max_sequences", 1024),
         ("0.9.0", {"hardware": A100}, "batching.max_sequences", 256),
         ("0.11.2", {"policy_batching": "max_batched_tokens = 512"}, "batching.max_sequences", 512),
         ("0.11.2", {"policy_batching": "chunked_prefill = false"}, "batching.max_batched_tokens", 16384),
-        ("0.11.2", {"hardware": 'accelerator = "google/tpu-v6e"'}, "batching.max_batched_tokens", 1024),
+        ("0.11.2", {"hardware": TPU}, "batching.max_batched_tokens", 1024),
     ],
 )
 def test_defaults_by_release_and_device(
@@ -441,6 +477,13 @@ def test_the_assumed_release_is_named(plugins: Plugins) -> None:
 
 DEEPSEEK = 'id = "deepseek-ai/DeepSeek-V3"\nmax_model_len = 8192'
 MTP = 'method = "mtp"\ntokens = 1'
+BF16 = {"hardware": T4, "policy_quantization": 'activations = "bf16"'}
+EXPERTS = {"policy_parallelism": "tensor = 4\nexpert = 4"}
+DRAFT = {
+    "policy_parallelism": "tensor = 4",
+    "policy_speculation": 'method = "eagle"\ntokens = 3\ndraft_tensor = 2',
+}
+BATCH = {"policy_batching": "max_batched_tokens = 128\nmax_sequences = 256"}
 
 
 @pytest.mark.parametrize(
@@ -503,11 +546,11 @@ MTP = 'method = "mtp"\ntokens = 1'
         ("0.6.2", {"policy_parallelism": "pipeline = 2"}, None),
         ("0.6.2", {"policy_parallelism": "pipeline = 2", "model": DEEPSEEK}, "parallelism.pipeline"),
         ("0.6.6", {"policy_parallelism": "pipeline = 2", "model": DEEPSEEK}, None),
-        ("0.8.4", {"hardware": T4}, "id"),
-        ("0.8.5", {"hardware": T4}, None),
-        ("0.8.4", {"hardware": A100}, None),
-        ("0.8.4", {"hardware": T4, "policy_quantization": 'activations = "fp16"'}, None),
-        ("0.8.4", {"hardware": T4, "policy_quantization": 'weights = "int4-g128"'}, None),
+        ("0.8.5", {"hardware": T4}, "id"),
+        ("0.9.0", {"hardware": T4}, None),
+        ("0.8.5", {"hardware": A100}, None),
+        ("0.8.5", {"hardware": T4, "policy_quantization": 'activations = "fp16"'}, None),
+        ("0.8.5", {"hardware": T4, "policy_quantization": 'weights = "int4-g128"'}, None),
         ("0.26.0", {"hardware": T4, "policy_quantization": 'activations = "bf16"'}, "quantization.activations"),
         ("0.27.0", {"hardware": T4, "policy_quantization": 'activations = "bf16"'}, None),
         (
@@ -555,6 +598,46 @@ def test_what_is_refused_at_start(
     found = list(vllm.ENGINE.unsupported(version, composition.context))
     assert [".".join(map(str, p[1:])) for p, _, _ in found] == ([path] if path else [])
     assert all(source.where.startswith("vllm-project/vllm vllm/") for _, _, source in found)
+
+
+@pytest.mark.parametrize(
+    ("version", "spec", "file"),
+    [
+        ("0.7.3", BF16, "vllm/worker/worker.py"),
+        ("0.8.5", BF16, "vllm/worker/worker.py"),
+        ("0.10.1.1", BF16, "vllm/worker/worker.py"),
+        ("0.10.2", BF16, "vllm/platforms/cuda.py"),
+        ("0.10.0", EXPERTS, "vllm/config.py"),
+        ("0.10.2", EXPERTS, "vllm/config/__init__.py"),
+        ("0.11.0", EXPERTS, "vllm/config/model.py"),
+        ("0.10.0", DRAFT, "vllm/config.py"),
+        ("0.10.2", DRAFT, "vllm/config/__init__.py"),
+        ("0.11.0", DRAFT, "vllm/config/speculative.py"),
+        ("0.10.0", BATCH, "vllm/config.py"),
+        ("0.10.2", BATCH, "vllm/config/scheduler.py"),
+    ],
+)
+def test_the_file_that_a_release_checks_in(plugins: Plugins, version: str, spec: Mapping[str, str], file: str) -> None:
+    composition = review(plugins, version, **spec).composition
+    assert composition is not None
+    assert vllm.ENGINE.unsupported is not None
+    sources = [source.where for _, _, source in vllm.ENGINE.unsupported(version, composition.context)]
+    assert [where.split()[1] for where in sources] == [file]
+
+
+@pytest.mark.parametrize(
+    ("version", "files"),
+    [
+        ("0.10.0", {"vllm/config.py", "vllm/engine/arg_utils.py"}),
+        ("0.10.1", {"vllm/config/cache.py", "vllm/config/scheduler.py", "vllm/engine/arg_utils.py"}),
+    ],
+)
+@pytest.mark.parametrize("hardware", [A100, T4])
+def test_the_files_that_defaults_come_from(plugins: Plugins, version: str, files: set[str], hardware: str) -> None:
+    composition = review(plugins, version, hardware=hardware).composition
+    assert composition is not None
+    found = vllm.ENGINE.defaults(version, composition.context).values()
+    assert {default.source.where.split()[1] for default in found} == files
 
 
 def test_the_newest_release_that_was_read() -> None:

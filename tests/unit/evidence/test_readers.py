@@ -115,6 +115,51 @@ def test_aiperf_reads_each_unit(plugins: Plugins) -> None:
     expect(run, ttft_s={"mean": 0.06, "p50": 0.055, "p99": 0.14}, tpot_s={"mean": 0.01558, "p50": 0.0155, "p99": 0.018})
 
 
+def test_aiperf_of_phases(plugins: Plugins) -> None:
+    (run,) = read("aiperf_phases.json", plugins)
+    expect(
+        run, tool="aiperf", tool_version="0.13.0", model=MODEL, concurrency=16.0, requested_rate=None,
+        closed_loop=True, completed=300, failed=1, goodput=4.5,
+    )  # fmt: skip
+    assert run.sources["model"] == "input_config.models.items[0].name"
+    assert run.sources["concurrency"] == "input_config.phases[1].concurrency"
+
+
+@pytest.mark.parametrize(
+    ("phases", "requested", "concurrency", "closed"),
+    [
+        ([{"name": "profiling", "type": "poisson", "rate": 5.0, "concurrency": 64}], 5.0, 64.0, False),
+        ([{"name": "profiling", "type": "constant", "rate": 2}], 2.0, None, False),
+        ([{"name": "profiling", "type": "concurrency"}], None, 1.0, True),
+        ([{"name": "heat", "kind": "warmup", "type": "constant", "rate": 1},
+          {"name": "steady", "kind": "profiling", "type": "constant", "rate": 3}], 3.0, None, False),
+        ([{"name": "profiling", "type": "poisson", "rate_series": {"points": []}, "concurrency": 8}], None, 8.0, None),
+        ([{"name": "profiling", "type": "fixed_schedule"}], None, None, None),
+        ([{"name": "profiling", "type": "concurrency", "concurrency": 64, "adaptive_scale": True}], None, None, None),
+        ([{"name": "low", "type": "constant", "rate": 1}, {"name": "high", "type": "constant", "rate": 9}],
+         None, None, None),
+    ],
+)  # fmt: skip
+def test_the_load_of_aiperf_is_that_of_the_measured_phase(
+    tmp_path: Path,
+    plugins: Plugins,
+    phases: list[dict[str, Any]],
+    requested: float | None,
+    concurrency: float | None,
+    closed: bool | None,
+) -> None:
+    data = json.loads((SAMPLES / "aiperf_phases.json").read_text())
+    data["input_config"]["phases"] = phases
+    (run,) = written(tmp_path, json.dumps(data), plugins)
+    expect(run, requested_rate=requested, concurrency=concurrency, closed_loop=closed)
+
+
+def test_aiperf_of_several_models_names_none(tmp_path: Path, plugins: Plugins) -> None:
+    two = (SAMPLES / "aiperf_phases.json").read_text().replace('"}]}', '"}, {"name": "other/model"}]}', 1)
+    (run,) = written(tmp_path, two, plugins)
+    assert run.model is None
+
+
 def test_aiperf_that_was_cancelled(tmp_path: Path, plugins: Plugins) -> None:
     (run,) = written(tmp_path, (SAMPLES / "aiperf.json").read_text().replace('false, "error', 'true, "error'), plugins)
     assert run.invalid == "it was cancelled"
@@ -137,6 +182,35 @@ def test_llm_d(plugins: Plugins) -> None:
         },
     )
     expect(run, ttft_s={"mean": 0.06, "p50": 0.055, "p99": 0.14, "p999": 0.16}, tpot_s={"mean": 0.01558, "p99": 0.018})
+
+
+@pytest.mark.parametrize(
+    ("statistics", "kv_usage"),
+    [
+        ("units: percent, mean: 0.125, p99: 0.9", 0.125),
+        ("units: percent, mean: 1.0, p99: 1.0", 1.0),
+        ("units: percent, mean: 0.5, p99: 3.0", 0.005),
+        ("units: percent, mean: 0.0", 0.0),
+        ("units: fraction, mean: 0.125", 0.125),
+    ],
+)
+def test_llm_d_writes_vllms_share_of_the_cache_as_percent(
+    tmp_path: Path, plugins: Plugins, statistics: str, kv_usage: float
+) -> None:
+    text = (SAMPLES / "llm_d.yaml").read_text()
+    (run,) = written(tmp_path, text.replace("units: percent, mean: 12.5", statistics), plugins)
+    # A hit rate is computed by the report's own tool, in hundredths.
+    expect(run, kv_usage=kv_usage, cache_hit=0.653)
+
+
+def test_llm_d_counts_what_the_end_cut_off_apart(tmp_path: Path, plugins: Plugins) -> None:
+    text = (SAMPLES / "llm_d.yaml").read_text().replace("failures: 3", "failures: 3\n        incomplete: 7")
+    (run,) = written(tmp_path, text, plugins)
+    expect(run, completed=290, failed=3, incomplete=7)
+    (run,) = written(
+        tmp_path, text.replace("tool: inference-perf", "tool: aiperf").replace("incomplete: 7", ""), plugins
+    )
+    expect(run, completed=300, failed=None, incomplete=None)
 
 
 def test_genai_bench(plugins: Plugins) -> None:
@@ -210,7 +284,26 @@ def test_inferencex(plugins: Plugins) -> None:
             "time_to_first_token.mean: expected a number, found True",
         ),
         ("aiperf.json", '"unit": "us"', '"unit": "furlongs"', "inter_token_latency.unit: expected a unit of time"),
+        (
+            "aiperf_phases.json",
+            '"phases": [{',
+            '"phases": {"name": "profiling"}, "of": [{',
+            "input_config.phases: expected a list, found",
+        ),
+        (
+            "aiperf_phases.json",
+            '"concurrency": 16',
+            '"concurrency": "some"',
+            "input_config.phases[1].concurrency: expected a number, found 'some'",
+        ),
+        ("aiperf_phases.json", '[{"name": "meta-llama/Llama-3.1-8B"}]', '["m"]', "models.items[0]: expected a table"),
         ("llm_d.yaml", "version: 0.2.1", "version: 0.9", "version: expected 0.2, found 0.9"),
+        (
+            "llm_d.yaml",
+            "failures: 3",
+            "failures: 3\n        incomplete: some",
+            "incomplete: expected a number, found 'some'",
+        ),
         ("llm_d.yaml", "PT1M0.5S", "a minute", "duration: expected an ISO 8601 duration, found 'a minute'"),
         ("llm_d.yaml", "units: ms", "units: parsecs", "time_to_first_token.units: expected a unit of time"),
         ("llm_d.yaml", "  stack:", "  stack: [", "it is not valid YAML"),

@@ -59,7 +59,15 @@ def test_sglang_keeps_a_reserve_out_of_its_static_share(plugins: Plugins) -> Non
 def test_tensorrt_llm_does_not_chunk_unless_asked(plugins: Plugins) -> None:
     found = configs(plugins, "nvidia/h100-sxm5-80gb", 'name = "trtllm"\n')
     assert found["batching"].chunked_prefill is False
-    assert found["kv_cache"].page_size == 32
+
+
+@pytest.mark.parametrize(
+    ("version", "page"), [(None, 32), ("1.3.0", 32), ("0.20.0", 32), ("0.19.0", 64), ("0.10.0", 64), ("0.9.0", 128)]
+)
+def test_pages_of_tensorrt_llm_by_release(plugins: Plugins, version: str | None, page: int) -> None:
+    stated = f'version = "{version}"\n' if version else ""
+    found = configs(plugins, "nvidia/h100-sxm5-80gb", f'name = "trtllm"\n{stated}')
+    assert found["kv_cache"].page_size == page
 
 
 @pytest.mark.parametrize(

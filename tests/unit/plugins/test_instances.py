@@ -447,6 +447,11 @@ def test_ambiguous_label(key: str, value: str, candidates: set[str], said: str) 
         ("truss/accelerator", "H100_40GB", "half of an H100"),
         ("skypilot/accelerators", "T4:0.5", "0.5 of a device"),
         ("kubeai/resourceProfile", "nvidia-gpu-rtx4070-8gb:1", "no datasheet"),
+        ("karpenter.k8s.aws/instance-gpu-name", "rtx-pro-4500", "no datasheet"),
+        ("karpenter.k8s.aws/instance-gpu-name", "t4g", "no datasheet"),
+        ("karpenter.k8s.aws/instance-gpu-name", "radeon-pro-v520", "no datasheet"),
+        ("karpenter.k8s.aws/instance-accelerator-name", "inferentia", "no datasheet"),
+        ("karpenter.k8s.aws/instance-accelerator-name", "qualcomm-ai100", "no datasheet"),
     ],
 )
 def test_refused_label(key: str, value: str, said: str) -> None:
@@ -454,6 +459,14 @@ def test_refused_label(key: str, value: str, said: str) -> None:
     assert match is not None
     assert match.accelerators == ()
     assert said in match.note
+
+
+def test_a_fraction_under_the_name_of_the_whole_is_noted() -> None:
+    match = PLUGINS.instances.by_label("karpenter.k8s.aws/instance-gpu-name", "l4")
+    assert match is not None
+    assert match.accelerator == "nvidia/l4"
+    assert "G6f and Gr6f have an eighth to half" in match.note
+    assert "instance-gpu-memory" in match.note
 
 
 @pytest.mark.parametrize("value", ["", " ", "never-heard-of", "H100:", "H100:x", "H100:-1"])
