@@ -121,7 +121,9 @@ sized_for = 4096
 accelerator = "nvidia/l4"
 [model]
 id = "meta-llama/Llama-3.1-8B"
-max_model_len = 8192
+max_model_len = 65536
+[policy.quantization]
+weights = "fp8"
 [workload]
 prompt_tokens = { p50 = 1000, p90 = 3000, p99 = 60000 } # expect: CTX001
 output_tokens = 200
