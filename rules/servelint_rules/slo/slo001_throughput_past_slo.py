@@ -13,7 +13,9 @@ from servelint.spec.model import Claim
 from servelint_rules.delays import delayed
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
+from servelint_rules.slo.chunks import stalled
 from servelint_rules.slo.feasible import unreachable
+from servelint_rules.slo.sizes import Load, sizes
 from servelint_rules.variants import budget_edits, budget_key, larger_budgets, replicas_for, told, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
@@ -458,15 +460,17 @@ def _efficiency(review: Review) -> tuple[Input, ...]:
 
 def _remedies(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> Iterator[Remedy]:
     """What ends the finding, each with its number, the least change first."""
-    other = None
+    other, said = None, ""
     if run.claim is None:
         other = _smaller_chunk(review, run, point, objective) or _larger_chunk(review, run, point, objective)
     if other is not None:
         chunk, seconds = other
         edits = budget_edits(review, chunk)
-        yield Remedy(f"set {told(edits)}: {named(objective)} is then {duration(seconds)}", edits)
+        said = f"set {told(edits)}"
+        yield Remedy(f"{said}: {named(objective)} is then {duration(seconds)}", edits)
     within = _within_knee(review, run, point, knee, objective) if knee is not None else None
-    if within is not None:
+    # What shorter prompts a step do alone is said already.
+    if within is not None and not (other is not None and within.text.startswith(f"{said},")):
         yield within
     if other is None and within is None:
         yield Remedy("shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device")
@@ -483,6 +487,14 @@ def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective:
         if needed is None:
             return None
         text = f"set hardware.replicas = {needed} instead of {replicas}: each carries {carried} at the knee"
+        then = run.estimate.at_rate(run.rate * replicas / needed)
+        if then is not None and stalled(review, then) is not None:
+            # SLO008 would speak of that number next.
+            _, other = sizes(review, Load(run.estimate.mix, run.rate * replicas, review.objectives))
+            if other is not None:
+                alone = f"{needed} replicas alone keep the objective only while long prompts are rare"
+                return Remedy(f"set {told(other.edits)}, on {counted(other.devices, 'device')}: {alone}")
+            return Remedy(f"{text}, which holds only while long prompts are rare (SLO008)")
         # Devices are bought, not edited into being: where the spec says nothing of replicas, nothing is written.
         declared = review.declared("hardware", "replicas")
         return Remedy(text, ((("hardware", "replicas"), str(needed)),) if declared else ())
