@@ -11,7 +11,7 @@ from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, 
 from servelint.service import Point, Service
 from servelint.shapes import decode
 from servelint_rules.show import counted, duration
-from servelint_rules.spd.gain import related, seconds
+from servelint_rules.spd.gain import drafted, related, seconds
 from servelint_rules.spd.gain import speedup as speedup_of
 
 STEPS_PER_OCTAVE = 2
@@ -241,7 +241,13 @@ concurrency = 1
 
         most = longest_paying(pays, k) if config.acceptance is not None else 0
         if most:
-            return f"draft at most {most} at this batch, or do not speculate {where}"
+            best = max(range(1, most + 1), key=drafted(point, alone, config))
+            if best < most and pays(best):
+                # The longest that pays is worth nothing: what is named is the one that gives most.
+                up_to = f" ({counted(most, 'token')} just pay)"
+            else:
+                best, up_to = most, ""
+            return f"set policy.speculation.tokens = {best} at this batch{up_to}, or do not speculate {where}"
         return f"no shorter draft pays at this batch: do not speculate {where}".replace("every", "any")
 
 
