@@ -199,7 +199,7 @@ def test_an_undeclared_skew_is_advice_where_the_slo_depends_on_it(plugins: Plugi
     ("weights", "more", "severity"),
     [
         ("int4-g128", '[slo]\nitl = { p99 = "1 s" }\n', Severity.WARNING),
-        ("int4-g128", "", Severity.INFO),
+        ("int4-g128", "", Severity.WARNING),
         ("fp8", '[slo]\nitl = { p99 = "1 s" }\n', Severity.INFO),
         ("fp8", '[slo]\nitl = { p99 = "1 s" }\n[[evidence]]\nkind = "task-eval"\n', Severity.WARNING),
         ("bf16", '[slo]\nitl = { p99 = "1 s" }\n', None),

@@ -349,7 +349,7 @@ def _load(review: Review, service: Service) -> Load | None:
         return Load(point.batch, spread, ("workload", "rate"), "the offered rate keeps", Severity.WARNING)
     if workload is not None and workload.concurrency is not None:
         count = -(-workload.concurrency // (review.replicas * service.decode_replicas))
-        words = "the declared concurrency keeps"
+        words = "the declared concurrency asks for"
         return Load(float(count), 0.0, ("workload", "concurrency"), words, Severity.WARNING)
     if review.declared("policy", "batching", "max_sequences"):
         path = ("policy", "batching", "max_sequences")
@@ -432,7 +432,7 @@ def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
         text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
     if load.severity is Severity.WARNING and load.number > safe * ranks > 0:
         replicas = math.ceil(load.number * review.replicas / (safe * ranks))
-        text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas"
+        text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas, latency aside"
     memory = review.memory
     if memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
         text += "; or make room: an FP8 KV cache holds about twice as many"

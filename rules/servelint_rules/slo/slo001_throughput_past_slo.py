@@ -58,6 +58,14 @@ def _key(objective: Objective) -> str:
     return f"{objective.metric}_{objective.percentile}"
 
 
+HOLDS = {
+    "KV capacity": "the KV cache holds",
+    "max_sequences": "max_sequences admits",
+    "max_batched_tokens": "max_batched_tokens has room for",
+}
+"""How limits say how many sequences run."""
+
+
 class Remedy(NamedTuple):
     """One alternative of the help line, and the edits that do it; none where it is not the spec's to write."""
 
@@ -326,10 +334,11 @@ at = { concurrency = 128 }
         metric = named(objective)
         knee = run.estimate.knee(review.objectives)
         remedies = list(_remedies(review, run, point, knee, objective))
+        at_once = f"{_subject(run, point)} {counted(point.batch, 'sequence')} at once"
         return Finding(
             run.path,
-            f"{run.subject} {counted(point.batch, 'sequence')} at once, where {metric} {_is(seconds)} ({basis}), above "
-            f"the objective of {duration(objective.declared_s)}; {_at_knee(review, run, point, knee, objective)}",
+            f"{at_once}, where {metric} {_is(seconds)} ({basis}), above the "
+            f"objective of {duration(objective.declared_s)}; {_at_knee(review, run, point, knee, objective)}",
             equation=f"{'by the estimate, ' if stated else ''}{latency_equation(point, objective)}",
             inputs=(
                 Input("sequences at once", _tenths(point.batch), "", review.source(*run.path)),
@@ -345,6 +354,16 @@ at = { concurrency = 128 }
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain or stated else "medium",
         )
+
+
+def _subject(run: Run, point: Point) -> str:
+    """What runs so many sequences; where that is fewer than a declared concurrency, what keeps the others waiting."""
+    if run.claim is not None or run.batch is None or point.batch >= run.batch * (1 - 1e-6):
+        return run.subject
+    limits = run.estimate.limits
+    name = min(limits, key=lambda n: limits[n])
+    holds = HOLDS[name] if point.batch >= run.estimate.batch_limit * (1 - 1e-6) else "prefill leaves time for"
+    return f"of the {counted(run.batch, 'request')} that the declared concurrency keeps, {holds}"
 
 
 def _misses(review: Review, run: Run, point: Point) -> list[Miss]:
@@ -502,10 +521,10 @@ def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective:
     wanted = workload.concurrency if workload is not None else None
     if run.batch is not None and wanted is not None:
         each = most * run.estimate.decode_replicas
-        return Remedy(
-            f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency), or set "
-            f"hardware.replicas = {math.ceil(wanted / each)} instead of {replicas}"
+        kept = (
+            f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency) for every objective"
         )
+        return Remedy(f"{kept}, or set hardware.replicas = {math.ceil(wanted / each)} instead of {replicas}")
     admitted = _admitted(run, knee)
     if not admitted:
         return None

@@ -10,6 +10,7 @@ from attrs import evolve
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Mix, Service
 from servelint_rules.binding import (
+    LIMITS,
     Binding,
     binding,
     cache_equation,
@@ -227,7 +228,10 @@ def _finding(review: Review, mix: Mix, rate: float) -> Finding:
             Input("offered rate a replica", rate, "req/s", review.source("workload", "rate")),
             Input("mean context", mix.mean_context, "tok", review.source("workload")),
             Input("mean output", mix.output.mean, "tok", review.source("workload")),
-            *(Input(name, limit, "", limit_source(review, name)) for name, limit in service.limits.items()),
+            *(
+                Input(LIMITS.get(name, name), limit, "", limit_source(review, name))
+                for name, limit in service.limits.items()
+            ),
         ),
         help=_help(review, service, bound_by, rate),
         related=(Related(bound_by.path, bound_by.text),),

@@ -10,7 +10,7 @@ from servelint.composition import Composition
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
 from servelint.service import Point, Service
 from servelint.shapes import decode
-from servelint_rules.show import counted, duration
+from servelint_rules.show import counted, duration, plural
 from servelint_rules.spd.gain import drafted, related, seconds
 from servelint_rules.spd.gain import speedup as speedup_of
 
@@ -192,7 +192,7 @@ concurrency = 1
             f"at {counted(batch, 'sequence')} drafting {counted(k, 'token')} gives a speed-up of {_ratio(gain)}: a "
             f"step takes {duration(verify)} instead of {duration(plain)} and keeps {kept:.2f} tokens; it is below "
             f"{self.option('speedup'):g} {where}",
-            equation=f"{kept:.4g} tokens x {duration(plain)} / {duration(verify)} = {_ratio(gain)}",
+            equation=f"{plural(f'{kept:.4g}', 'token')} x {duration(plain)} / {duration(verify)} = {_ratio(gain)}",
             inputs=(
                 review.policy_input("speculation", "tokens"),
                 review.policy_input("speculation", known),

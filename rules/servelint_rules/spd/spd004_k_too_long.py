@@ -132,11 +132,12 @@ concurrency = 64
             return
         path = ("policy", "speculation", "tokens")
         chance = config.acceptance**k
+        gives = "yields" if best == 1 else "yield"
         yield Finding(
             path,
             f"at {counted(batch, 'sequence')} the {_th(k)} drafted token is kept with a chance of {chance:.2g}: "
-            f"{counted(best, 'drafted token')} yield {then:,.1f} tok/s a sequence instead of {now:,.1f} "
-            f"(+{then / now - 1:.0%})",
+            f"{counted(best, 'drafted token')} {gives} {then:,.1f} tok/s a sequence instead of "
+            f"{now:,.1f} (+{then / now - 1:.0%})",
             equation=(
                 f"{scheduler.tokens_per_step:.3f} tokens / {duration(scheduler.tokens_per_step / now)} = {now:,.1f} "
                 f"tok/s with {k}; {kept:.3f} / {duration(kept / then)} = {then:,.1f} tok/s with {best}"
