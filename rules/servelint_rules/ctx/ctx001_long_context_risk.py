@@ -12,6 +12,7 @@ from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Mix, Point, Service
 from servelint.spec.model import Workload
+from servelint_rules.averages import averaged
 from servelint_rules.binding import Binding, binding, cache_equation, certainly_over, rate_equation
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.layouts import NODE, decode_side, parallelism, widened
@@ -220,8 +221,8 @@ rate = "1 req/s"
             f"{case.mix.name}{longer if then > now else ''}: {verdict.reason}",
             equation=verdict.equation,
             inputs=(
-                Input("mean prompt", case.mix.prompt.mean, "tok", review.source(*path)),
-                Input("mean context", then, "tok", review.source(*path)),
+                averaged(review, "mean prompt", case.mix.prompt.mean, path),
+                averaged(review, "mean context", then, path),
                 *_inputs(review, verdict),
             ),
             help="; or ".join(edits.mending(path, case))

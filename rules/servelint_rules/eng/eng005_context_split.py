@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint_rules.averages import averaged
 from servelint_rules.show import counted, sequences, tokens
 from servelint_rules.spec.spec006_contradiction import divided_below
 
@@ -196,7 +197,7 @@ def _together(review: Review, made: Setting, context: int) -> Iterator[Finding |
         equation=f"{sequences(running)} x {tokens(mean)} = {tokens(running * mean)} > {tokens(context)}",
         inputs=(
             Input("requests in flight", round(running, 1), "", review.source(*path)),
-            Input("mean context", round(mean, 1), "tok", review.source("workload")),
+            averaged(review, "mean context", round(mean, 1)),
         ),
         help=f"set {made.spelling} {larger} or more; or --parallel {fewer}",
         related=(Related(path, "the load"),),

@@ -23,6 +23,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Mix, Service
+from servelint_rules.averages import averaged
 from servelint_rules.show import counted, sequences, size, token_rate, tokens
 
 POSITIONS = (0.125, 0.375, 0.625, 0.875)
@@ -313,7 +314,7 @@ output_tokens = { p50 = 400, p99 = 1500 }
             ),
             inputs=(
                 Input("sequences", round(count, 1), "", review.source(*load.path)),
-                Input("mean context", round(mix.mean_context, 1), "tok", review.source("workload")),
+                averaged(review, "mean context", round(mix.mean_context, 1)),
                 *_per_token(review),
                 Input("room for KV cache a device", held.room, "B", review.source("hardware")),
                 review.policy_input("batching", "max_sequences"),

@@ -10,6 +10,7 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Miss, Mix, Objective, Point, Service
 from servelint.spec.model import Claim
+from servelint_rules.averages import averaged
 from servelint_rules.delays import delayed
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
@@ -342,7 +343,7 @@ at = { concurrency = 128 }
             equation=f"{'by the estimate, ' if stated else ''}{latency_equation(point, objective)}",
             inputs=(
                 Input("sequences at once", _tenths(point.batch), "", review.source(*run.path)),
-                Input("mean context", point.service.mix.mean_context, "tok", review.source("workload")),
+                averaged(review, "mean context", point.service.mix.mean_context),
                 *_budget(review, point),
                 *_stated(review, run, objective),
                 review.input(f"objective of {metric}", objective.declared_s, "s", *review.objective_path(objective)),

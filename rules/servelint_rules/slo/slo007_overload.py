@@ -9,6 +9,7 @@ from attrs import evolve
 
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Mix, Service
+from servelint_rules.averages import averaged
 from servelint_rules.binding import (
     LIMITS,
     Binding,
@@ -226,8 +227,8 @@ def _finding(review: Review, mix: Mix, rate: float) -> Finding:
         equation=rate_equation(service, bound_by) or cache_equation(service, mix.mean_context),
         inputs=(
             Input("offered rate a replica", rate, "req/s", review.source("workload", "rate")),
-            Input("mean context", mix.mean_context, "tok", review.source("workload")),
-            Input("mean output", mix.output.mean, "tok", review.source("workload")),
+            averaged(review, "mean context", mix.mean_context),
+            averaged(review, "mean output", mix.output.mean),
             *(
                 Input(LIMITS.get(name, name), limit, "", limit_source(review, name))
                 for name, limit in service.limits.items()

@@ -10,6 +10,7 @@ from servelint.composition import Composition
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
 from servelint.service import Point, Service
 from servelint.shapes import decode
+from servelint_rules.averages import averaged
 from servelint_rules.show import counted, duration, plural
 from servelint_rules.spd.gain import drafted, related, seconds
 from servelint_rules.spd.gain import speedup as speedup_of
@@ -197,7 +198,7 @@ concurrency = 1
                 review.policy_input("speculation", "tokens"),
                 review.policy_input("speculation", known),
                 Input("sequences", batch, "", review.source("workload")),
-                Input("mean context", context, "tok", review.source("workload")),
+                averaged(review, "mean context", context),
             ),
             help=self._help(review, point, alone, k, where),
             related=related(review),

@@ -9,6 +9,7 @@ from attrs import evolve
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Option, Review, Rule, Severity
 from servelint.service import Service
 from servelint.shapes import decode
+from servelint_rules.averages import averaged
 from servelint_rules.show import counted, duration
 from servelint_rules.spd.gain import drafted, related, seconds
 
@@ -146,7 +147,7 @@ concurrency = 64
                 review.policy_input("speculation", "tokens"),
                 review.policy_input("speculation", "acceptance"),
                 Input("sequences", batch, "", review.source("workload")),
-                Input("mean context", context, "tok", review.source("workload")),
+                averaged(review, "mean context", context),
             ),
             help=f"set policy.speculation.tokens = {best}",
             related=related(review),

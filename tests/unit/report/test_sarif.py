@@ -159,7 +159,7 @@ def test_without_a_repository_files_are_relative_to_the_folder_that_holds_them_a
     names = tuple(str(tmp_path / folder / "x.toml") for folder in ("one", "two"))
     for name in names:
         Path(name).parent.mkdir()
-    run = run_of(checked(BROKEN, names=names, root=tmp_path / "one"))
+    run = run_of(checked(BROKEN, BROKEN, names=names, root=tmp_path / "one"))
     places = [r["locations"][0]["physicalLocation"]["artifactLocation"] for r in run["results"]]
     assert {p["uri"] for p in places} == {"one/x.toml", "two/x.toml"}
     assert {p["uriBaseId"] for p in places} == {"%SRCROOT%"}
