@@ -159,11 +159,14 @@ def _memory_text(figures: Figures, style: Style) -> list[str]:
 
 def _with_a_step(memory: MemoryLedger) -> str:
     """Why an engine's own figure is less than the sequences that are resident, times their length."""
-    if memory.pool is None or memory.pool.groups_share_blocks or memory.pool.step_tokens <= 1:
+    pool = memory.pool
+    if pool is None or not any(group.window for group in pool.groups):
         return ""
-    if not any(group.window for group in memory.pool.groups):
+    if pool.groups_share_blocks:
+        return ", as the engine reports it: as if windows kept every token" if len(pool.groups) > 1 else ""
+    if pool.step_tokens <= 1:
         return ""
-    return f", as the engine reports it: every window has room for the {memory.pool.step_tokens:,} tokens of a step too"
+    return f", as the engine reports it: every window has room for the {pool.step_tokens:,} tokens of a step too"
 
 
 def _as_sold(figures: Figures) -> str:
