@@ -17,7 +17,7 @@ from servelint_rules.binding import Binding, binding, cache_equation, certainly_
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.layouts import NODE, decode_side, parallelism, widened
 from servelint_rules.show import counted, duration, floored, request_rate, request_rates, tokens
-from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for
+from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for, sound
 
 MENDED = 6
 """Scenarios that remedies are worked out for, at up to a tenth of a second each on a deep pipeline."""
@@ -391,7 +391,7 @@ class Edits:
     def wider(self, factor: int) -> Composition | None:
         """``factor`` times the tensor parallelism."""
         if factor not in self._wider:
-            self._wider[factor] = widened(self.composition, factor)
+            self._wider[factor] = sound(self.review, widened(self.composition, factor))
         return self._wider[factor]
 
     def work(self, other: Composition, case: Scenario) -> bool:

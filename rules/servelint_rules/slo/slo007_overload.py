@@ -57,7 +57,8 @@ class Overload(Rule):
     How to fix
     ----------
     More of what binds (a higher admission limit, a narrower KV cache, another token budget), or what the help line
-    says: of token budgets, tensor-parallel degrees within a node and replicas, what takes the fewest devices.
+    says: of token budgets, tensor-parallel degrees within a node and replicas, and of admission limits where it is they
+    that bind, what takes the fewest devices. All of it fits in memory and keeps the objectives without stalls.
 
     Source
     ------
