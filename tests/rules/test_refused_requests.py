@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from servelint.__main__ import main
 from servelint.manager import Plugins
 from servelint.rule import Case, Finding, Severity
 from servelint.testing.rules import run_case
@@ -97,3 +100,16 @@ def test_prompts_that_the_engine_cuts_are_not_refused(plugins: Plugins) -> None:
     (finding,) = found(plugins, engine="sglang", args=args, prompt=5000)
     assert finding.severity is Severity.WARNING
     assert "cut before they are answered" in finding.message
+
+
+def test_what_is_priced_and_never_runs_is_noted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SPEC.format(
+        device="nvidia/h100-sxm5-80gb", model="Qwen/Qwen3-8B", limit="max_model_len = 4096", engine="generic", args="",
+        prompt=6000, output=100,
+    )  # fmt: skip
+    Path("a.toml").write_text(text, encoding="utf-8")
+    main(["cost", "a.toml"])
+    assert "100.0% of the prompts have max_model_len tokens (4,096) or more and are refused" in capsys.readouterr().out
