@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -22,6 +23,9 @@ MOST_SUGGESTED = 50
 """Unknown names of a run for which near matches are looked up; more are no typing errors."""
 
 MOST_OF_FAMILY = 6
+
+_SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]$")
+"""The word of a model's name that says how many parameters it has."""
 
 
 class Catalogue(Generic[T]):
@@ -197,8 +201,26 @@ class Catalogue(Generic[T]):
             return f": it may be {' or '.join(map(repr, family))}; name the one that is meant"
         return meant(family if len(family) == 1 else self._near(name))
 
+    def _alike(self, name: str) -> list[str]:
+        """Return the ids of the size in a name that share most of its other words; none where it has no size.
+
+        A model of another size is never what was meant, however alike its letters are.
+        """
+        wanted = set(_words(name))
+        sizes = {word for word in wanted if _SIZE.match(word)}
+        scored = []
+        for id_, words in self._by_words:
+            shared = wanted.intersection(words)
+            if sizes and sizes <= shared and any(len(word) > 2 for word in shared - sizes):
+                # Of those with as many words in common, the ones with least besides.
+                scored.append((-len(shared), len(words), id_))
+        return [id_ for _, _, id_ in sorted(scored)[:3]]
+
     def _near(self, name: str) -> list[str]:
         """Return the ids nearest to a name, by id or alias."""
+        alike = self._alike(name)
+        if alike:
+            return alike
         keys = {**self._aliases, **self._short, **{_fold(key): key for key in self._entries}}
         found = nearest(_fold(name), keys, 6)
         return list(dict.fromkeys(self._entries[keys[folded]][0].id for folded in found))[:3]

@@ -199,7 +199,8 @@ class Linter:
         return tuple(sorted(located, key=lambda f: (f.place, f.finding.code)))
 
     def _placed(self, document: Document, finding: Finding, place: Place, comments: Suppressions | None) -> Located:
-        related = tuple((document.place(r.path), r.message) for r in finding.related)
+        # No label is better than one at a wrong place.
+        related = tuple((document.place(r.path), r.message) for r in finding.related if document.points_at(r.path))
         comment = comments.silencing(finding, place) if comments else None
         reason = None if comment is None else comment.reason or "no reason given"
         return Located(document.name, finding, place, related, reason)

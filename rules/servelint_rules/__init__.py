@@ -44,6 +44,7 @@ WHEN: dict[str, Paths] = {
     "CTX004": WORKLOAD,
     "CTX005": WORKLOAD,
     "CTX006": ENGINE,
+    "CTX007": WORKLOAD,
     "DEC": (("deployment", "goal"),),
     "DIS": (("policy", "disaggregation"),),
     "DIS004": (("policy", "kv_cache"), ("policy", "disaggregation")),

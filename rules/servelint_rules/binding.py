@@ -9,7 +9,7 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Review, Source
 from servelint.service import Point, Service
 from servelint_rules.layouts import decode_side
-from servelint_rules.show import counted, duration, request_rate, sequences, size, tokens
+from servelint_rules.show import counted, duration, plural, request_rate, sequences, size, tokens
 
 GAIN = 1.1
 """A limit binds when twice of it carries at least this much more; else the hardware itself does."""
@@ -80,6 +80,13 @@ def limit_text(service: Service, name: str) -> str:
     return f"max_batched_tokens has room for {counted(limit, 'decoding sequence')}"
 
 
+LIMITS = {
+    "KV capacity": "sequences that the KV cache holds",
+    "max_batched_tokens": "sequences that max_batched_tokens has room for",
+}
+"""What the numbers of limits count, where the name of the limit does not say it."""
+
+
 def limit_path(review: Review, name: str) -> KeyPath:
     """The key that sets a limit, the device where none does."""
     path: KeyPath = ("policy", "batching", name)
@@ -142,7 +149,7 @@ def rate_equation(service: Service, bound_by: Binding) -> str:
     times = f" x {pool} decode replicas" if pool > 1 else ""
     kept = service.scheduler.yield_per_step
     return (
-        f"{counted(fullest.batch, 'sequence')} x {kept:.3g} token{'' if kept == 1 else 's'} a step / "
+        f"{counted(fullest.batch, 'sequence')} x {plural(f'{kept:.3g}', 'token')} a step / "
         f"{tokens(service.decoded_per_request)} output tokens a request / {step}{times} = {most}"
     )
 

@@ -54,13 +54,13 @@ def heads_divide(composition: Composition, tensor: int) -> bool:
 
 
 def fits(composition: Composition) -> bool:
-    """Whether a replica, or the pool that decodes, holds the model, its fixed costs and the longest sequence.
+    """Whether a replica, or each of its pools, holds the model, its fixed costs and the longest sequence.
 
     A declared size of the cache says nothing of what the weights leave: both are asked.
     """
-    side = decode_side(composition)
-    memory = side.memory
-    return memory.fit(memory.tightest).left > 0 and memory.admits(side.max_model_len)
+    ledgers = (side.memory for side in (prefill_side(composition), decode_side(composition)))
+    longest = composition.max_model_len
+    return all(memory.fit(memory.tightest).left > 0 and memory.admits(longest) for memory in ledgers)
 
 
 def within_fast_links(composition: Composition, group: int) -> bool:

@@ -72,7 +72,11 @@ def sequences(value: float) -> str:
 
 def counted(value: float, what: str) -> str:
     """A number of things, with the plural that it takes: 1 sequence, 1.5 sequences."""
-    shown = sequences(value)
+    return plural(sequences(value), what)
+
+
+def plural(shown: str, what: str) -> str:
+    """A number that is written already, with the plural that it takes."""
     return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
 
 

@@ -10,6 +10,7 @@ from attrs import evolve
 from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Composition, Review
 from servelint.service import Objective, Service
+from servelint_rules.layouts import fits
 
 MOST_TOKENS = 16384
 """Token budgets of a step beyond this are not proposed: a step of so many tokens takes a second on large models."""
@@ -23,6 +24,17 @@ def sides(composition: Composition) -> tuple[tuple[str, Composition], ...]:
     return (("prefill", pools.prefill.composition), ("decode", pools.decode.composition))
 
 
+def sound(review: Review, other: Composition | None) -> Composition | None:
+    """The deployment with something changed, None where it does not compose or no longer fits: that is no remedy.
+
+    Larger steps take memory from the cache. One that does not fit as it is may be changed all the same: MEM001 and
+    MEM002 say what would make it fit.
+    """
+    if other is None or review.composition is None:
+        return None
+    return other if fits(other) or not fits(review.composition) else None
+
+
 def narrower_cache(review: Review) -> Composition | None:
     """The deployment with an FP8 KV cache.
 
@@ -34,7 +46,7 @@ def narrower_cache(review: Review) -> Composition | None:
         return None
     if any(c.format.bits < 16 or c.axis == "replicated" for c in memory.caches):
         return None
-    return review.variant(quantization=evolve(review.policy("quantization"), kv_cache="fp8"))
+    return sound(review, review.variant(quantization=evolve(review.policy("quantization"), kv_cache="fp8")))
 
 
 def budget_key(review: Review) -> str:
@@ -43,12 +55,12 @@ def budget_key(review: Review) -> str:
 
 
 def with_budget(review: Review, tokens: int) -> Composition | None:
-    """The deployment with another limit of prompt tokens a step, None where that does not compose."""
-    return review.variant(batching=evolve(review.policy("batching"), **{budget_key(review): tokens}))
+    """The deployment with another limit of prompt tokens a step, None where that does not compose or fit."""
+    return sound(review, review.variant(batching=evolve(review.policy("batching"), **{budget_key(review): tokens})))
 
 
-def budget_edits(review: Review, tokens: int) -> tuple[tuple[KeyPath, str], ...]:
-    """The edits that set the limit of prompt tokens a step.
+def budget_edits(review: Review, tokens: int, admitted: int | None = None) -> tuple[tuple[KeyPath, str], ...]:
+    """The edits that set the limit of prompt tokens a step, and the admission limit ``admitted`` where one is given.
 
     vLLM refuses a budget that is less than its admission limit, so that one follows where it is declared.
     """
@@ -56,8 +68,12 @@ def budget_edits(review: Review, tokens: int) -> tuple[tuple[KeyPath, str], ...]
     admission: KeyPath = ("policy", "batching", "max_sequences")
     edits: list[tuple[KeyPath, str]] = [(("policy", "batching", key), str(tokens))]
     vllm = review.engine is not None and review.engine.name == "vllm"
-    if vllm and key != "prefill_chunk" and review.declared(*admission) and (batching.max_sequences or 0) > tokens:
-        edits.append((admission, str(tokens)))
+    declared = batching.max_sequences if review.declared(*admission) else None
+    sequences = admitted or declared or 0
+    if vllm and key != "prefill_chunk" and sequences > tokens:
+        sequences = tokens
+    if sequences and sequences != declared:
+        edits.append((admission, str(sequences)))
     return tuple(edits)
 
 

@@ -56,7 +56,7 @@ def test_speculation_names_the_first_batch_that_loses(plugins: Plugins) -> None:
 
 def test_a_shorter_draft_that_the_help_names_pays(plugins: Plugins) -> None:
     text = failing("SPD001", 0, plugins)
-    fewer = int(number(r"draft at most (\d+)", only("SPD001", text, plugins).help))
+    fewer = int(number(r"speculation.tokens = (\d+)", only("SPD001", text, plugins).help))
     assert findings("SPD001", text.replace("tokens = 4 ", f"tokens = {fewer} "), plugins) == []
     assert findings("SPD001", text.replace("tokens = 4 ", f"tokens = {fewer + 1} "), plugins)
 
@@ -199,7 +199,7 @@ def test_an_undeclared_skew_is_advice_where_the_slo_depends_on_it(plugins: Plugi
     ("weights", "more", "severity"),
     [
         ("int4-g128", '[slo]\nitl = { p99 = "1 s" }\n', Severity.WARNING),
-        ("int4-g128", "", Severity.INFO),
+        ("int4-g128", "", Severity.WARNING),
         ("fp8", '[slo]\nitl = { p99 = "1 s" }\n', Severity.INFO),
         ("fp8", '[slo]\nitl = { p99 = "1 s" }\n[[evidence]]\nkind = "task-eval"\n', Severity.WARNING),
         ("bf16", '[slo]\nitl = { p99 = "1 s" }\n', None),

@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 from servelint.lineage import dotted
+from servelint.memory import MemoryLedger
 from servelint.report.cost import PERCENTILES, deployment_object
 from servelint.report.figures import Figures, Step
 from servelint.report.safe import guarded, printable
 from servelint.report.show import Style, quantity
+from servelint.review import Review
 
 Rows = list[tuple[str, ...]]
 
@@ -17,6 +19,9 @@ PREFILL = (
     "the estimate of a prefill is hopeful: prompts that were measured took about half as long again in the median, "
     "short ones longer (docs/accuracy.md, by accelerator)"
 )
+
+ORDER = ("itl", "tpot", "ttft", "e2e")
+"""Latencies of the frontier from a token to a request."""
 
 
 def as_text(figures: Figures, style: Style) -> str:
@@ -143,12 +148,25 @@ def _memory_text(figures: Figures, style: Style) -> list[str]:
         f"{quantity(each * figures.batch, 'B')} for the decode batch",
         "  capacity: "
         + ("not limited by a cache" if capacity is None else f"{capacity:,} tokens")
-        + (f" a rank, {memory.ranks} ranks" if memory.ranks > 1 else ""),
+        + (f" a rank, {memory.ranks} ranks" if memory.ranks > 1 else "")
+        + _with_a_step(memory),
         f"  resident: {_sequences(figures.max_resident_sequences)} of {context:,.0f} tokens, "
         f"{memory.resident_sequences(figures.max_model_len):,} of {figures.max_model_len:,} (the longest)",
         "",
     ]
     return lines
+
+
+def _with_a_step(memory: MemoryLedger) -> str:
+    """Why an engine's own figure is less than the sequences that are resident, times their length."""
+    pool = memory.pool
+    if pool is None or not any(group.window for group in pool.groups):
+        return ""
+    if pool.groups_share_blocks:
+        return ", as the engine reports it: as if windows kept every token" if len(pool.groups) > 1 else ""
+    if pool.step_tokens <= 1:
+        return ""
+    return f", as the engine reports it: every window has room for the {pool.step_tokens:,} tokens of a step too"
 
 
 def _as_sold(figures: Figures) -> str:
@@ -184,7 +202,8 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
     review = figures.review
     if figures.service is None:
         return ["No workload lengths: no operating point, frontier or knee.", ""]
-    rows: Rows = [("batch", "tok/s", "req/s", "step", "ITL p50", "ITL p99", "TTFT p50", "TTFT p99")]
+    columns = _latencies(review)
+    rows: Rows = [("batch", "tok/s", "req/s", "step", *(f"{m.upper()} {p}" for m, p in columns))]
     remarks = [""]
     marked = {"operating point": review.operating_point, "knee": review.knee}
     points = {p.batch: p for p in figures.frontier} | {p.batch: p for p in marked.values() if p is not None}
@@ -193,18 +212,18 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
         notes = [name for name, p in marked.items() if p is not None and p.batch == batch]
         if review.objectives and (misses := point.misses(review.objectives)):
             notes.append("misses " + ", ".join(f"{m.objective.metric} {m.objective.percentile}" for m in misses))
-        times = [point.step_s, *(point.latency(m, p) for m in ("itl", "ttft") for p in PERCENTILES)]
+        times = [point.step_s, *(point.latency(m, p) for m, p in columns)]
         rows.append(
             (
                 f"{batch:,.4g}",
                 f"{point.throughput:,.0f}",
                 f"{point.rate:,.3g}",
-                *(quantity(t, "s") if math.isfinite(t) else "no end" for t in times),
+                *(quantity(t, "s") if math.isfinite(t) else "unbounded" for t in times),
             )
         )
         remarks.append("; ".join(notes))
     limits = sorted(figures.service.limits.items(), key=lambda item: item[1])
-    others = "; ".join(f"{printable(name)}: {n:,}" for name, n in limits[1:])
+    others = "; ".join(f"{printable(name)}: {_sequences(n)}" for name, n in limits[1:])
     head = style.paint("Frontier", "1") + ": a replica with so many sequences decoding at once, estimates"
     lines = [head, *table(rows, remarks)]
     lines.append(
@@ -219,6 +238,13 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
     else:
         lines.append(f"  knee: {_sequences(review.knee.batch)}, {review.knee.throughput:,.0f} tok/s")
     return [*lines, ""]
+
+
+def _latencies(review: Review) -> list[tuple[str, str]]:
+    """The latencies of the frontier: two percentiles of two metrics, and whatever the SLO limits besides."""
+    shown = {(metric, percentile) for metric in ("itl", "ttft") for percentile in PERCENTILES}
+    shown |= {(o.metric, o.percentile) for o in review.objectives}
+    return sorted(shown, key=lambda column: (ORDER.index(column[0]), column[1]))
 
 
 def _sequences(number: float) -> str:

@@ -134,8 +134,13 @@ class Figures:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What the command line asks for and the deployment never runs; it is priced all the same."""
+        """What command line or workload ask for and the deployment never runs; it is priced all the same."""
         found = []
+        mix, declared = self.review.mix, self.review.deployment.model.max_model_len
+        if mix is not None and declared is not None and (refused := 1 - mix.prompt.share_within(declared - 1)) > 5e-5:
+            found.append(
+                f"{refused:.1%} of the prompts have max_model_len tokens ({declared:,}) or more and are refused"
+            )
         for name, given in (("--context", self._context), ("--prompt", self._prompt)):
             if given is not None and given > self.max_model_len:
                 found.append(f"{name} {given:,.0f} is longer than any request: max_model_len is {self.max_model_len:,}")

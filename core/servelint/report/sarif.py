@@ -41,16 +41,17 @@ def render(report: Report) -> str:
     """Return the SARIF text of a check."""
     rules = [rule for rule in every_rule(report.plugins) if report.config.selects(rule)]
     components = _Components(report, rules)
-    base = repository(report.root.resolve()) or report.root.resolve()
+    home = repository(report.root.resolve())
     findings = report.findings
     names = {f.file for f in findings} | {f.where for f in findings} | {p.file for f in findings for p, _ in f.related}
+    base = home or _above(report.root.resolve(), names)
     uris = {name: _uri(name, base) for name in sorted(names - {""})}
     worst_first = sorted(range(len(findings)), key=lambda i: -(findings[i].finding.severity or Severity.INFO))
     kept = [findings[i] for i in sorted(worst_first[:MOST_RESULTS])]
     prints = fingerprints(kept, {name: uri["uri"] for name, uri in uris.items()})
     run: dict[str, Any] = {
         "tool": components.tool(),
-        "automationDetails": {"id": _category(report.root.resolve(), base)},
+        "automationDetails": {"id": _category(report.root.resolve(), home or report.root.resolve())},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {"%SRCROOT%": {"description": {"text": "The root of the repository."}}},
         "invocations": [_invocation(report, len(findings) - len(kept))],
@@ -192,6 +193,12 @@ def _location(uri: dict[str, str], place: Place) -> dict[str, Any]:
             "endColumn": place.end_column,
         },
     }
+
+
+def _above(root: Path, names: set[str]) -> Path:
+    """Return the folder that holds all files where there is no repository: some relative and some not fit no viewer."""
+    files = [Path(name).resolve() for name in names - {"", "<stdin>"}]
+    return Path(os.path.commonpath([root, *(file.parent for file in files)]))
 
 
 def _uri(name: str, base: Path) -> dict[str, str]:

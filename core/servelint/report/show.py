@@ -64,7 +64,10 @@ def quantity(value: float | int | str, unit: str = "") -> str:
         return f"{value:,.0f} {unit}"
     if dimension is not None and value >= 0:
         return format_quantity(float(value), dimension)
-    number = f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"
+    number = f"{value:,}"
+    if isinstance(value, float):
+        # Four digits say what there is to say; JSON has them all.
+        number = f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.6g}"
     return f"{number} {printable(unit, 40)}".strip()
 
 

@@ -101,6 +101,15 @@ class Document:
         span = self.spans.key(path) if on_key else None
         return self.span_place(span or self.spans.best(path))
 
+    def points_at(self, path: KeyPath) -> bool:
+        """Whether a manifest, where it stands for a spec, says something of a key path; of a spec it is always so.
+
+        What the command line gives, such as the hardware, stands nowhere: `place` then is that of the invocation.
+        """
+        if not self.manifest or self.launched is None:
+            return True
+        return any(path[: len(key)] == key or key[: len(path)] == path for key in self.launched.settings)
+
     def origin(self, path: KeyPath) -> Place:
         """Return where the value that counts stands: of a key that launch arguments set otherwise, theirs."""
         return next((c.setting.place for c in self.contradictions if c.runs and c.path == path), None) or self.place(

@@ -26,7 +26,7 @@ from servelint.spec.model import TOKENS_MAX, Claim, ClaimAssumes, ClaimAt
 from servelint_rules.clm.limits import Best, Sides, Terms, best, described, fitting, kept_at_most, read, sides
 from servelint_rules.clm.samples import SPEC, changed
 from servelint_rules.layouts import altered, on_accelerator
-from servelint_rules.show import counted, duration, sequences
+from servelint_rules.show import counted, duration, plural, sequences
 from servelint_rules.slo.feasible import arithmetic, peaks
 
 NARROWER = (("fp8", "weights in FP8"), ("int4", "weights in 4 bits"))
@@ -453,7 +453,9 @@ def _equation(on: Sides, terms: Terms, limit: Best) -> str:
         return f"bound: {step}"
     kept = limit.value * limit.seconds if terms.kind == "user" else limit.seconds / limit.value
     if terms.kind in ("tpot", "user"):
-        return f"bound of a step: {step}; {kept:.3g} tokens a sequence and step: {terms.shown(limit.value)}"
+        return (
+            f"bound of a step: {step}; {plural(f'{kept:.3g}', 'token')} a sequence and step: {terms.shown(limit.value)}"
+        )
     return (
         f"{counted(limit.batch, 'sequence')} a step of {duration(limit.seconds)} = {terms.shown(limit.value)}; "
         f"bound of the step: {step}"
@@ -552,6 +554,15 @@ def _readings(review: Review, on: Sides, terms: Terms) -> Iterator[Explanation]:
             yield Explanation(0, "counting prompt tokens with the output tokens", counted.value)
 
 
+def _most(on: Sides, terms: Terms) -> str:
+    """How many sequences run at once, and by what."""
+    held, admitted = fitting(on, terms.context), on.decode.scheduler.max_sequences
+    if admitted is None or admitted > held:
+        return f"memory holds {sequences(held * on.copies)}"
+    admits = f"max_sequences admits {sequences(admitted * on.copies)}"
+    return admits if admitted == held else f"memory holds {sequences(held * on.copies)}, {admits}"
+
+
 def _elsewhere(on: Sides, terms: Terms) -> Iterator[Explanation]:
     """Other points: a prefix cache, more sequences, no context."""
     others: list[tuple[int, str, Terms]] = []
@@ -559,9 +570,9 @@ def _elsewhere(on: Sides, terms: Terms) -> Iterator[Explanation]:
         cached = terms._replace(prefix_hit=CACHED)
         others.append((5, f"a prefix cache that holds {CACHED:.0%} of the prompts", cached))
     if terms.batch is not None and terms.kind in ("output", "total", "requests"):
-        most = sequences(fitting(on, terms.context) * on.copies)
+        most = _most(on, terms)
         more = terms._replace(batch=None)
-        others.append((6, f"more sequences at once than it states (memory holds {most})", more))
+        others.append((6, f"more sequences at once than it states ({most})", more))
     if terms.context > 0 and terms.kind != "ttft":
         others.append((7, "an empty context", terms._replace(context=0.0)))
     for rank, text, other in others:

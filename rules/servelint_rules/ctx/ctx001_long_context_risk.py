@@ -12,11 +12,12 @@ from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Mix, Point, Service
 from servelint.spec.model import Workload
+from servelint_rules.averages import averaged
 from servelint_rules.binding import Binding, binding, cache_equation, certainly_over, rate_equation
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.layouts import NODE, decode_side, parallelism, widened
 from servelint_rules.show import counted, duration, floored, request_rate, request_rates, tokens
-from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for
+from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for, sound
 
 MENDED = 6
 """Scenarios that remedies are worked out for, at up to a tenth of a second each on a deep pipeline."""
@@ -121,7 +122,9 @@ sized_for = 4096
 accelerator = "nvidia/l4"
 [model]
 id = "meta-llama/Llama-3.1-8B"
-max_model_len = 8192
+max_model_len = 65536
+[policy.quantization]
+weights = "fp8"
 [workload]
 prompt_tokens = { p50 = 1000, p90 = 3000, p99 = 60000 } # expect: CTX001
 output_tokens = 200
@@ -218,8 +221,8 @@ rate = "1 req/s"
             f"{case.mix.name}{longer if then > now else ''}: {verdict.reason}",
             equation=verdict.equation,
             inputs=(
-                Input("mean prompt", case.mix.prompt.mean, "tok", review.source(*path)),
-                Input("mean context", then, "tok", review.source(*path)),
+                averaged(review, "mean prompt", case.mix.prompt.mean, path),
+                averaged(review, "mean context", then, path),
                 *_inputs(review, verdict),
             ),
             help="; or ".join(edits.mending(path, case))
@@ -388,7 +391,7 @@ class Edits:
     def wider(self, factor: int) -> Composition | None:
         """``factor`` times the tensor parallelism."""
         if factor not in self._wider:
-            self._wider[factor] = widened(self.composition, factor)
+            self._wider[factor] = sound(self.review, widened(self.composition, factor))
         return self._wider[factor]
 
     def work(self, other: Composition, case: Scenario) -> bool:

@@ -19,6 +19,7 @@ from servelint.plugin import (
     Severity,
     Source,
 )
+from servelint_rules.ctx.positions import SCALED, positions, rescaled
 from servelint_rules.show import tokens
 
 LENGTH: KeyPath = ("model", "max_model_len")
@@ -26,20 +27,6 @@ REFUSING = ("vllm", "sglang")
 """Engines that do not start with a length above the model's own, unless a variable of theirs lets them."""
 ALLOWING = {"vllm": "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "sglang": "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"}
 """The variables that let engines start with such a length."""
-SCALED = ("linear", "dynamic", "ntk")
-"""Kinds of scaling whose factor engines apply to the length in the config."""
-WORDS = (
-    "rope-scaling",
-    "rope_scaling",
-    "rope-freq",
-    "rope-theta",
-    "rope_theta",
-    "yarn",
-    "hf-overrides",
-    "hf_overrides",
-)
-"""Words of launch arguments that change the positions of a model."""
-OVERRIDES = ("json-model-override-args", "model-override", "max-position-embeddings", "max_position_embeddings")
 
 
 class ContextBeyondModel(Rule):
@@ -193,8 +180,8 @@ args = ["--max-model-len", "131072", "--rope-scaling", '{"rope_type": "yarn", "f
         if architecture is None:
             yield Lacks("a model that resolves")
             return
-        limit = _limit(architecture)
-        if length <= limit or limit <= 0 or _scaled(review):
+        limit = positions(architecture)
+        if length <= limit or limit <= 0 or rescaled(review):
             return
         engine = review.engine.name if review.engine is not None else ""
         certain = engine in REFUSING or architecture.positions is not None
@@ -225,9 +212,9 @@ args = ["--max-model-len", "131072", "--rope-scaling", '{"rope_type": "yarn", "f
 def _open(review: Review, architecture: Architecture | None) -> Iterator[Finding]:
     """A length that nobody says, of a config whose scaling can be read twice."""
     engine = review.engine.name if review.engine is not None else ""
-    if architecture is None or engine not in REFUSING or _scaled(review):
+    if architecture is None or engine not in REFUSING or rescaled(review):
         return
-    low, high, rope = architecture.max_position, _limit(architecture), architecture.rope_scaling
+    low, high, rope = architecture.max_position, positions(architecture), architecture.rope_scaling
     if rope is None or rope.kind not in SCALED or high <= low:
         return
     path: KeyPath = ("model", "id") if review.declared("model", "id") else ("model", "config")
@@ -244,29 +231,8 @@ def _open(review: Review, architecture: Architecture | None) -> Iterator[Finding
     )
 
 
-def _limit(architecture: Architecture) -> int:
-    """Positions that engines derive from the config, or the larger figure where its scaling can be read twice."""
-    limit, rope = architecture.max_position, architecture.rope_scaling
-    if rope is None or rope.factor <= 1:
-        return limit
-    if rope.kind in SCALED and "gemma" not in architecture.model_type:
-        return int(limit * rope.factor)
-    if rope.kind == "yarn" and rope.original_max_position:
-        return max(limit, int(rope.original_max_position * rope.factor))
-    return limit
-
-
 def _allowed(review: Review, variable: str) -> bool:
     """Whether the environment of the engine sets a variable."""
     launched = review.document.launched
     word = launched.invocation.env.get(variable) if launched is not None else None
     return word is not None and word.text.lower() in ("1", "true")
-
-
-def _scaled(review: Review) -> bool:
-    """Whether the launch arguments change the model's positions."""
-    launched = review.document.launched
-    if launched is None:
-        return False
-    words = (word.text for command in launched.invocation.commands for word in command)
-    return any(part in word for word in words for part in (*WORDS, *OVERRIDES))

@@ -24,6 +24,7 @@ from servelint.plugin import (
     Severity,
     Source,
 )
+from servelint_rules.averages import averaged
 from servelint_rules.layouts import decode_side
 from servelint_rules.show import counted, size, tokens
 
@@ -201,7 +202,7 @@ output_tokens = 200
             equation=f"{size(kept.engine)} / {size(kept.model)} = {factor:.1f}",
             inputs=(
                 Input("bytes that the engine keeps", kept.engine, "B", kept.source),
-                Input("mean context", round(context, 1), "tok", review.source("workload")),
+                averaged(review, "mean context", round(context, 1)),
                 *memory.budget_lineage.inputs,
             ),
             help=kept.since,

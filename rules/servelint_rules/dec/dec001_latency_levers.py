@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
+from servelint.plugin import Case, Finding, Lacks, Option, Review, Rule, Severity
 from servelint.service import Point
+from servelint_rules.averages import averaged
 from servelint_rules.dec.levers import GOAL, advice, at_load, by_request, changes, goal
 from servelint_rules.show import counted, duration, tokens
 from servelint_rules.slo.feasible import unreachable
@@ -110,7 +111,7 @@ class LatencyLevers(Rule):
                 f"a mean request takes {duration(now)} at {counted(point.batch, 'sequence')} (goal: latency)",
                 levers,
                 _equation(point),
-                (Input("mean output", point.service.mix.output.mean, "tok", review.source("workload")),),
+                (averaged(review, "mean output", point.service.mix.output.mean),),
                 (("policy", "quantization"), ("policy", "parallelism", "tensor"), ("hardware", "devices")),
             )
 

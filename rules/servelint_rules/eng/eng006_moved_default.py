@@ -25,6 +25,7 @@ from servelint.plugin import (
 )
 from servelint.service import Point, Service
 from servelint_rules.derivation import named
+from servelint_rules.eng.loads import loads_before
 from servelint_rules.show import duration, request_rates, tokens
 from servelint_rules.variants import sides
 
@@ -49,6 +50,16 @@ rate = "0.1 req/s"
 [slo]
 itl = { p99 = "500 ms" }
 """
+UNKNOWN_THERE = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l40s"
+devices = 2
+[model]
+id = "openai/gpt-oss-120b"
+[engine]
+name = "vllm"
+"""
 OLDER = """\
 servelint = 1
 [hardware]
@@ -70,9 +81,10 @@ PINNED = SPEC.replace(" # expect: ENG006", "\n[policy.kv_cache]\nmemory_utilizat
 
 
 class Span(NamedTuple):
-    """Releases with the same defaults: the first of them in ``release``, all of them in ``words``."""
+    """Releases with the same defaults: the first of them, the first that is no more of them, and all in words."""
 
     release: str
+    end: str
     words: str
     values: Mapping[tuple[str, str], Any]
 
@@ -86,7 +98,8 @@ class MovedDefault(Rule):
     against those of other releases that were read, for the keys that the spec leaves out. Where they differ the
     deployment is composed again with each, and it is advice when then it fits or does not, keeps or breaks an
     objective at the declared load, or, for releases newer than the assumed one, which an image without a tag becomes,
-    when the load within the SLO differs by more than ``knee``.
+    when the load within the SLO differs by more than ``knee``. Releases that are known not to load the model are left
+    out.
 
     Why it is bad
     -------------
@@ -123,6 +136,7 @@ class MovedDefault(Rule):
     passing = (
         Case("the release is declared", SPEC.replace('"vllm" # expect: ENG006', '"vllm"\nversion = "0.11.0"')),
         Case("the default is set", PINNED),
+        Case("older releases do not know the model", UNKNOWN_THERE),
         Case("an objective that both keep", OLDER.replace(" # expect: ENG006", "").replace("420 ms", "425 ms")),
     )
 
@@ -140,7 +154,7 @@ class MovedDefault(Rule):
         if here is None:
             return
         for i, other in sorted(enumerate(spans), key=lambda x: (x[0] < here, abs(x[0] - here))):
-            if other.values == assumed:
+            if other.values == assumed or (other.end and not loads_before(composition, other.end)):
                 continue
             changed = self._changed(review, composition, other, newer=i > here)
             if changed:
@@ -190,7 +204,9 @@ def _spans(review: Review, composition: Composition) -> Iterator[Span]:
     starts = [i for i in range(len(releases)) if i == 0 or values[i] != values[i - 1]]
     for start, end in zip(starts, [*starts[1:], 0], strict=True):
         words = f"from {releases[start]} to before {releases[end]}" if start and end else f"before {releases[end]}"
-        yield Span(releases[start], words if end else f"from {releases[start]} on", values[start])
+        yield Span(
+            releases[start], releases[end] if end else "", words if end else f"from {releases[start]} on", values[start]
+        )
 
 
 def _fits(composition: Composition) -> bool:

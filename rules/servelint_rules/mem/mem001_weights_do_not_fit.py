@@ -207,6 +207,8 @@ max_model_len = 8192
         where = f"of the {pool} pool" if pool else ""
         need = fit.weights + fit.reserves
         path = ("model", "id") if review.declared("model", "id") else ("model", "config")
+        split = tensor_path(review, pool)
+        devices = "the memory it must fit in" if split[-1] == "accelerator" else "over so many devices"
         return Finding(
             path,
             " ".join(filter(None, (f"a device{stages}", where, f"has to hold {size(fit.weights)} of weights")))
@@ -228,7 +230,7 @@ max_model_len = 8192
                 *memory.budget_lineage.inputs,
             ),
             help=_help(review, pool, side),
-            related=(Related(tensor_path(review, pool), "the memory it must fit in"),),
+            related=(Related(split, devices),),
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain else "medium",
         )

@@ -171,6 +171,7 @@ id = "meta-llama/Llama-3.1-70B"
         severity = Severity.WARNING if memory.firm.admits(length) else Severity.ERROR
         if not refused(review):
             severity = Severity.INFO
+        fit, model = memory.fit(stage), ("model", "id") if review.declared("model", "id") else ("model", "config")
         whole = abs(memory.paged(length) * per_token - need) < 1
         product = f"{memory.paged(length):,} tokens x {per_token:,.0f} B a token and device"
         return Finding(
@@ -179,13 +180,15 @@ id = "meta-llama/Llama-3.1-70B"
             f"that has {size(left)} left",
             equation=(
                 f"{product if whole else 'windows, fixed state and cached tokens of all layers'} = {size(need)} > "
-                f"{size(left)} = budget {size(memory.budget)} - weights - reserves"
+                f"{size(left)} = {_room(memory, stage)}"
             ),
             inputs=(
                 Input("max_model_len", length, "tok", review.source(*path)),
                 Input("KV bytes per token and device", per_token, "B", memory.caches[0].lineage.inputs[0].source)
                 if memory.caches
                 else Input("state bytes", need, "B", review.source(*path)),
+                Input("weights per device", fit.weights, "B", review.source(*model)),
+                *(Input(r.name, r.bytes, "B", r.lineage.inputs[0].source) for r in memory.reserves),
                 *memory.budget_lineage.inputs,
             ),
             help=_help(review, fits, length),
@@ -194,6 +197,16 @@ id = "meta-llama/Llama-3.1-70B"
             severity=severity,
             confidence="high" if severity is Severity.ERROR else "medium",
         )
+
+
+def _room(memory: MemoryLedger, stage: int) -> str:
+    """Where the room for the cache of a stage comes from."""
+    fit = memory.fit(stage)
+    if memory.cache_bytes is not None:
+        return "the declared size of the cache"
+    if memory.cache_left(stage) < max(fit.left, 0.0):
+        return f"the {memory.token_cap or 0:,} tokens that the cache is given"
+    return f"budget {size(fit.budget)} - weights {size(fit.weights)} - reserves {size(fit.reserves)}"
 
 
 def _help(review: Review, fits: int, length: int) -> str:

@@ -24,6 +24,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Mix, Service
+from servelint_rules.averages import averaged
 from servelint_rules.show import counted, sequences, size, token_rate, tokens
 
 CONCURRENCY: KeyPath = ("workload", "concurrency")
@@ -402,7 +403,7 @@ concurrency = 4
             ),
             inputs=(
                 Input("sequences", round(count, 1), "", review.source(*load.path)),
-                Input("mean context", round(mix.mean_context, 1), "tok", review.source("workload")),
+                averaged(review, "mean context", round(mix.mean_context, 1)),
                 *_per_token(review),
                 Input("room for KV cache a device", held.room, "B", review.source(*_room_path(review))),
                 review.policy_input("batching", "max_sequences"),
@@ -484,7 +485,7 @@ def _load(review: Review, service: Service) -> Load | None:
         return Load(point.batch, spread, ("workload", "rate"), "the offered rate keeps", Severity.WARNING)
     if workload is not None and workload.concurrency is not None:
         count = -(-workload.concurrency // (review.replicas * service.decode_replicas))
-        words = "the declared concurrency keeps"
+        words = "the declared concurrency asks for"
         return Load(float(count), 0.0, CONCURRENCY, words, Severity.WARNING)
     if review.declared(*SLOTS):
         return Load(_admitted(service), 0.0, SLOTS, "full admission, should a load ever fill it, keeps", Severity.INFO)
@@ -566,7 +567,7 @@ def _help(review: Review, load: Load, safe: int, ranks: int, high: float, room: 
         text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
     if load.severity is Severity.WARNING and load.number > safe * ranks > 0:
         replicas = math.ceil(load.number * review.replicas / (safe * ranks))
-        text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas"
+        text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas, latency aside"
     memory = review.memory
     if review.declared(*CAP):
         cap = math.ceil((review.policy("kv_cache").max_tokens or 0) * high / room)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from attrs import evolve
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint.plugin import Case, Edit, Finding, Fix, Lacks, Option, Related, Review, Rule, Severity
+from servelint_rules.averages import averaged
 from servelint_rules.layouts import decode_side
 from servelint_rules.show import tokens
 
@@ -157,7 +158,7 @@ output_tokens = 200
             ),
             inputs=(
                 review.input("page size", memory.page_size, "tok", *PAGE),
-                Input("mean context", round(context, 1), "tok", review.source("workload")),
+                averaged(review, "mean context", round(context, 1)),
             ),
             help=f"set policy.kv_cache.page_size = {page}, which leaves {mended:.1%} empty"
             if page < memory.page_size

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint_rules.averages import averaged
 from servelint_rules.layouts import decode_side
 from servelint_rules.mem.mem003_kv_pressure_cascade import KvPressureCascade
 from servelint_rules.show import counted, sequences, tokens
@@ -177,7 +178,7 @@ ttft = { p99 = "60 s" }
             equation=f"{sequences(admitted)} > {self.option('factor'):g} x {sequences(fits)}",
             inputs=(
                 Input("max_sequences", admitted, "", assumed.source),
-                Input("mean context", round(mix.mean_context, 1), "tok", review.source("workload")),
+                averaged(review, "mean context", round(mix.mean_context, 1)),
                 *side.memory.budget_lineage.inputs,
             ),
             help=f"set policy.batching.max_sequences = {safe}, and let the rest wait",

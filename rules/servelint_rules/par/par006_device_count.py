@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
+from servelint_rules.show import counted
 
 DEGREES = ("tensor", "pipeline", "data", "context")
 
@@ -158,17 +159,22 @@ tensor = 4
         at: KeyPath = ("policy", "parallelism", last)
         few = needed > devices
         path: KeyPath = at if few else ("hardware", "devices")
+        need = "needs" if len(declared) == 1 else "need"
         yield Finding(
             path,
-            f"{product} need {needed} devices, and a replica has {devices}"
-            + (": the engine cannot start" if few else f": {devices - needed} of them idle"),
-            equation=f"{product} = {needed} {'>' if few else '<'} {devices} devices",
+            f"{product} {need} {counted(needed, 'device')}, and a replica has {devices}"
+            + (
+                ": the engine cannot start"
+                if few
+                else f": {devices - needed} of them {'is' if devices - needed == 1 else 'are'} idle"
+            ),
+            equation=f"{product} = {needed} {'>' if few else '<'} {counted(devices, 'device')}",
             inputs=(
                 *(review.input(d, getattr(config, d), "", "policy", "parallelism", d) for d in declared),
                 Input("devices", devices, "", review.source("hardware", "devices")),
             ),
             help=f"set hardware.devices = {needed}, or degrees whose product is {devices}",
-            related=(Related(("hardware", "devices") if few else at, f"{devices} devices" if few else product),),
+            related=(Related(("hardware", "devices") if few else at, counted(devices, "device") if few else product),),
             fix=Fix(f"set devices to {needed}", (Edit(("hardware", "devices"), str(needed)),)),
             severity=Severity.ERROR if few else Severity.WARNING,
         )

@@ -45,9 +45,9 @@ class NoTaskEval(Rule):
 
     The arithmetic
     --------------
-    Stored bits an element, metadata included, before and after. With fewer bits than the option ``bits``, or
-    where evidence is declared that does not count, a deployment with a workload, an SLO or a claim gets a
-    warning; anything milder is advice.
+    Stored bits an element, metadata included, before and after. Fewer bits than the option ``bits``, a KV cache of
+    fewer than 8, and evidence that is declared and does not count are a warning, whatever else the spec says: the
+    artifact is the same. Anything milder is advice.
 
     How to fix
     ----------
@@ -229,8 +229,6 @@ rate = "1 req/s"
         yield self._finding(review, narrowed[0], tuple(rejected))
 
     def _finding(self, review: Review, found: Narrowed, rejected: tuple[Related, ...]) -> Finding:
-        deployment = review.deployment
-        served = deployment.workload is not None or deployment.slo is not None or bool(deployment.claims)
         serious = bool(rejected) or found.format.bits < self.option("bits") or found.path[-1] == "kv_cache"
         before, after = found.before.bits_per_element, found.format.bits_per_element
         missing = (
@@ -253,7 +251,7 @@ rate = "1 req/s"
                 "that it serves, such as tasks = { code = -0.2, long-context = -0.1 }"
             ),
             related=rejected,
-            severity=Severity.WARNING if served and serious else Severity.INFO,
+            severity=Severity.WARNING if serious else Severity.INFO,
         )
 
 

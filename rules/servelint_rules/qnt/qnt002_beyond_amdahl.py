@@ -9,9 +9,9 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Format, Input, Lacks, Option, Related, Review, Rule, Severity
 from servelint.shapes import StepShape, decode, prefill
 from servelint.spec.model import Claim
-from servelint_rules.clm.limits import Sides, Terms, best, fitting, read
+from servelint_rules.clm.limits import Best, Sides, Terms, best, fitting, read
 from servelint_rules.qnt.weights import weights_path, wide_name, with_formats
-from servelint_rules.show import counted, size, tokens
+from servelint_rules.show import counted, duration, size, tokens
 
 FIGURES = ("bound", "sustained_bound", "estimate")
 SPEC = """\
@@ -35,12 +35,13 @@ tasks = { code = -0.4 }
 
 
 class Limit(NamedTuple):
-    """The largest speed-up that the narrower formats allow, and the step that it is of."""
+    """The largest speed-up that the narrower formats allow, the step that it is of, and the division that gives it."""
 
     value: float
     shape: StepShape
     before: Composition
     after: Composition
+    how: str = ""
 
 
 class BeyondAmdahl(Rule):
@@ -157,26 +158,39 @@ def _limit(before: Composition, after: Composition, terms: Terms) -> Limit:
         while batch <= most or batch == 1:
             shapes.append(decode(float(batch), terms.context))
             batch *= 2
-    limit = max((Limit(_ratio(before, after, s), s, before, after) for s in shapes), key=lambda x: x.value)
+    limit = max((_ratio(before, after, s) for s in shapes), key=lambda x: x.value)
     if terms.batch is None:
         # More sequences fit, too.
         own, wide = (best(Sides(side, side, 1), terms, "bound") for side in (after, before))
         if own is not None and (wide is None or own.value / wide.value > limit.value):
             value = own.value / wide.value if wide is not None else float("inf")
-            limit = Limit(value, own.shape, before, after)
+            limit = Limit(value, own.shape, before, after, _more(terms, own, wide))
     return limit
 
 
-def _ratio(before: Composition, after: Composition, shape: StepShape) -> float:
+def _ratio(before: Composition, after: Composition, shape: StepShape) -> Limit:
     """The largest ratio of the step's times, in any of the three figures."""
-    found = 0.0
+    found = Limit(0.0, shape, before, after)
     for figure in FIGURES:
         then: Callable[[StepShape], float] = getattr(before.pricer, figure)
         now: Callable[[StepShape], float] = getattr(after.pricer, figure)
-        seconds = now(shape)
-        if seconds > 0:
-            found = max(found, then(shape) / seconds)
+        seconds, were = now(shape), then(shape)
+        if seconds > 0 and were / seconds > found.value:
+            ratio = were / seconds
+            how = f"by the {figure.replace('_', ' ')} the step takes {duration(were)} and then {duration(seconds)}"
+            found = Limit(ratio, shape, before, after, f"{how}: {ratio:.2f}x")
     return found
+
+
+def _more(terms: Terms, own: Best, wide: Best | None) -> str:
+    """Why throughput grows by more than a step gets shorter: narrower formats leave room for more sequences."""
+    held = f"{counted(own.batch, 'sequence')} a step of {duration(own.seconds)} = {terms.shown(own.value)} as deployed"
+    if wide is None:
+        return f"{held}, and in 16 bit memory does not hold one"
+    return (
+        f"memory then holds more of them: by the bound {held}, {counted(wide.batch, 'sequence')} a step of "
+        f"{duration(wide.seconds)} = {terms.shown(wide.value)} in 16 bit, {own.value / wide.value:.2f}x"
+    )
 
 
 def _finding(review: Review, path: KeyPath, claim: Claim, terms: Terms, limit: Limit) -> Finding:
@@ -236,6 +250,4 @@ def _equation(limit: Limit) -> str:
         )
     else:
         text += f": {read_before / read_after:.2f}x"
-    deciding = after.binding_resource
-    named = {"compute": "arithmetic", "hbm": "memory"}.get(deciding, f"the {deciding.removeprefix('link:')} link")
-    return f"{text}; {named} decides the step as deployed: {limit.value:.2f}x"
+    return f"{text}; {limit.how}"

@@ -10,10 +10,13 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity
 from servelint.service import Miss, Mix, Objective, Point, Service
 from servelint.spec.model import Claim
+from servelint_rules.averages import averaged
 from servelint_rules.delays import delayed
 from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
+from servelint_rules.slo.chunks import stalled
 from servelint_rules.slo.feasible import unreachable
+from servelint_rules.slo.sizes import Load, sizes
 from servelint_rules.variants import budget_edits, budget_key, larger_budgets, replicas_for, told, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
@@ -54,6 +57,14 @@ class Run(NamedTuple):
 
 def _key(objective: Objective) -> str:
     return f"{objective.metric}_{objective.percentile}"
+
+
+HOLDS = {
+    "KV capacity": "the KV cache holds",
+    "max_sequences": "max_sequences admits",
+    "max_batched_tokens": "max_batched_tokens has room for",
+}
+"""How limits say how many sequences run."""
 
 
 class Remedy(NamedTuple):
@@ -324,14 +335,15 @@ at = { concurrency = 128 }
         metric = named(objective)
         knee = run.estimate.knee(review.objectives)
         remedies = list(_remedies(review, run, point, knee, objective))
+        at_once = f"{_subject(run, point)} {counted(point.batch, 'sequence')} at once"
         return Finding(
             run.path,
-            f"{run.subject} {counted(point.batch, 'sequence')} at once, where {metric} {_is(seconds)} ({basis}), above "
-            f"the objective of {duration(objective.declared_s)}; {_at_knee(review, run, point, knee, objective)}",
+            f"{at_once}, where {metric} {_is(seconds)} ({basis}), above the "
+            f"objective of {duration(objective.declared_s)}; {_at_knee(review, run, point, knee, objective)}",
             equation=f"{'by the estimate, ' if stated else ''}{latency_equation(point, objective)}",
             inputs=(
                 Input("sequences at once", _tenths(point.batch), "", review.source(*run.path)),
-                Input("mean context", point.service.mix.mean_context, "tok", review.source("workload")),
+                averaged(review, "mean context", point.service.mix.mean_context),
                 *_budget(review, point),
                 *_stated(review, run, objective),
                 review.input(f"objective of {metric}", objective.declared_s, "s", *review.objective_path(objective)),
@@ -343,6 +355,16 @@ at = { concurrency = 128 }
             severity=Severity.ERROR if certain else Severity.WARNING,
             confidence="high" if certain or stated else "medium",
         )
+
+
+def _subject(run: Run, point: Point) -> str:
+    """What runs so many sequences; where that is fewer than a declared concurrency, what keeps the others waiting."""
+    if run.claim is not None or run.batch is None or point.batch >= run.batch * (1 - 1e-6):
+        return run.subject
+    limits = run.estimate.limits
+    name = min(limits, key=lambda n: limits[n])
+    holds = HOLDS[name] if point.batch >= run.estimate.batch_limit * (1 - 1e-6) else "prefill leaves time for"
+    return f"of the {counted(run.batch, 'request')} that the declared concurrency keeps, {holds}"
 
 
 def _misses(review: Review, run: Run, point: Point) -> list[Miss]:
@@ -458,15 +480,17 @@ def _efficiency(review: Review) -> tuple[Input, ...]:
 
 def _remedies(review: Review, run: Run, point: Point, knee: Point | None, objective: Objective) -> Iterator[Remedy]:
     """What ends the finding, each with its number, the least change first."""
-    other = None
+    other, said = None, ""
     if run.claim is None:
         other = _smaller_chunk(review, run, point, objective) or _larger_chunk(review, run, point, objective)
     if other is not None:
         chunk, seconds = other
         edits = budget_edits(review, chunk)
-        yield Remedy(f"set {told(edits)}: {named(objective)} is then {duration(seconds)}", edits)
+        said = f"set {told(edits)}"
+        yield Remedy(f"{said}: {named(objective)} is then {duration(seconds)}", edits)
     within = _within_knee(review, run, point, knee, objective) if knee is not None else None
-    if within is not None:
+    # What shorter prompts a step do alone is said already.
+    if within is not None and not (other is not None and within.text.startswith(f"{said},")):
         yield within
     if other is None and within is None:
         yield Remedy("shorten the step itself: fewer weight or KV bits, more tensor parallelism, a faster device")
@@ -483,6 +507,14 @@ def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective:
         if needed is None:
             return None
         text = f"set hardware.replicas = {needed} instead of {replicas}: each carries {carried} at the knee"
+        then = run.estimate.at_rate(run.rate * replicas / needed)
+        if then is not None and stalled(review, then) is not None:
+            # SLO008 would speak of that number next.
+            _, other = sizes(review, Load(run.estimate.mix, run.rate * replicas, review.objectives))
+            if other is not None:
+                alone = f"{needed} replicas alone keep the objective only while long prompts are rare"
+                return Remedy(f"set {told(other.edits)}, on {counted(other.devices, 'device')}: {alone}")
+            return Remedy(f"{text}, which holds only while long prompts are rare (SLO008)")
         # Devices are bought, not edited into being: where the spec says nothing of replicas, nothing is written.
         declared = review.declared("hardware", "replicas")
         return Remedy(text, ((("hardware", "replicas"), str(needed)),) if declared else ())
@@ -490,10 +522,10 @@ def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective:
     wanted = workload.concurrency if workload is not None else None
     if run.batch is not None and wanted is not None:
         each = most * run.estimate.decode_replicas
-        return Remedy(
-            f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency), or set "
-            f"hardware.replicas = {math.ceil(wanted / each)} instead of {replicas}"
+        kept = (
+            f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency) for every objective"
         )
+        return Remedy(f"{kept}, or set hardware.replicas = {math.ceil(wanted / each)} instead of {replicas}")
     admitted = _admitted(run, knee)
     if not admitted:
         return None

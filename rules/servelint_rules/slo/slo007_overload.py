@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from attrs import evolve
 
-from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Related, Review, Rule, Severity
-from servelint.service import Mix, Objective, Service
+from servelint.service import Mix, Service
+from servelint_rules.averages import averaged
 from servelint_rules.binding import (
+    LIMITS,
     Binding,
     binding,
     cache_equation,
@@ -19,21 +19,18 @@ from servelint_rules.binding import (
     limit_source,
     rate_equation,
 )
-from servelint_rules.layouts import NODE, altered, decode_side, parallelism, widened
+from servelint_rules.layouts import decode_side
 from servelint_rules.show import counted, request_rate, request_rates
 from servelint_rules.slo.chunks import stalled
+from servelint_rules.slo.sizes import Load, sizes
 from servelint_rules.variants import (
-    MOST_TOKENS,
     budget_edits,
-    budget_key,
     larger_budgets,
     narrower_cache,
     replicas_for,
+    sound,
     told,
 )
-
-SMALLEST = 128
-"""Token budgets of a step below this are not proposed: they re-read the weights too often."""
 
 
 class Overload(Rule):
@@ -60,7 +57,8 @@ class Overload(Rule):
     How to fix
     ----------
     More of what binds (a higher admission limit, a narrower KV cache, another token budget), or what the help line
-    says: of token budgets, tensor-parallel degrees within a node and replicas, what takes the fewest devices.
+    says: of token budgets, tensor-parallel degrees within a node and replicas, and of admission limits where it is they
+    that bind, what takes the fewest devices. All of it fits in memory and keeps the objectives without stalls.
 
     Source
     ------
@@ -230,23 +228,18 @@ def _finding(review: Review, mix: Mix, rate: float) -> Finding:
         equation=rate_equation(service, bound_by) or cache_equation(service, mix.mean_context),
         inputs=(
             Input("offered rate a replica", rate, "req/s", review.source("workload", "rate")),
-            Input("mean context", mix.mean_context, "tok", review.source("workload")),
-            Input("mean output", mix.output.mean, "tok", review.source("workload")),
-            *(Input(name, limit, "", limit_source(review, name)) for name, limit in service.limits.items()),
+            averaged(review, "mean context", mix.mean_context),
+            averaged(review, "mean output", mix.output.mean),
+            *(
+                Input(LIMITS.get(name, name), limit, "", limit_source(review, name))
+                for name, limit in service.limits.items()
+            ),
         ),
         help=_help(review, service, bound_by, rate),
         related=(Related(bound_by.path, bound_by.text),),
         severity=Severity.ERROR if certain else Severity.WARNING,
         confidence="high" if certain else "medium",
     )
-
-
-class Size(NamedTuple):
-    """A deployment that carries the rate: what it is priced by, its replicas, and the edits that make it."""
-
-    devices: int
-    replicas: int
-    edits: tuple[tuple[KeyPath, str], ...]
 
 
 def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> str:
@@ -263,7 +256,8 @@ def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> s
         others = [limit for name, limit in service.limits.items() if name != "max_sequences"]
         point = service.at_rate(rate, min(others, default=math.inf))
         admitted = math.ceil(point.batch / service.scheduler.ranks) if point is not None else 0
-        if admitted and carries(review.variant(batching=evolve(review.policy("batching"), max_sequences=admitted))):
+        more = review.variant(batching=evolve(review.policy("batching"), max_sequences=admitted or None))
+        if admitted and carries(sound(review, more)):
             parts.append(f"policy.batching.max_sequences = {admitted} carries it")
     if bound_by.kind == "KV capacity" and carries(narrower_cache(review)):
         parts.append('policy.quantization.kv_cache = "fp8" carries it')
@@ -271,7 +265,12 @@ def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> s
         larger = next((budget for budget, composition in larger_budgets(review) if carries(composition)), None)
         if larger is not None:
             parts.append(f"{told(budget_edits(review, larger))} carries it")
-    alone, cheapest = _sizes(review, service.mix, total, objectives)
+    load = Load(service.mix, total, objectives)
+    alone, cheapest = sizes(review, load, admission=bound_by.kind == "max_sequences")
+    here = review.replicas * service.composition.setup.topology.devices
+    if parts and alone is not None and cheapest is not None and cheapest.devices >= here:
+        # One change carries it on the devices that there are: what is left to say is what more of them do.
+        cheapest = alone
     if cheapest is not None and told(cheapest.edits) not in "; ".join(parts):
         # The price is said where more than the number of replicas changes.
         price = f", on {counted(cheapest.devices, 'device')}" if cheapest != alone else ""
@@ -285,87 +284,3 @@ def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> s
         if whatever is not None:
             parts.append(f"hardware.replicas = {whatever} carries {request_rate(total)}, whatever the latency")
     return "; ".join(parts)
-
-
-def _sizes(
-    review: Review, mix: Mix, total: float, objectives: tuple[Objective, ...]
-) -> tuple[Size | None, Size | None]:
-    """More replicas as they are, and what takes the fewest devices; the first is the second where nothing beats it.
-
-    Tried are token budgets and tensor-parallel degrees within a node, each with the replicas that it takes.
-    """
-    composition = review.composition
-    if composition is None:
-        return None, None
-    alone = best = _size(review, composition, mix, total, objectives, ())
-    if composition.scheduler.disaggregation is not None:
-        return alone, best
-    devices, tensor = composition.setup.topology.devices, parallelism(composition).t
-    for factor in (1, 2, 4, 8):
-        if best is not None and devices * factor > best.devices:
-            break
-        wide = composition if factor == 1 else widened(composition, factor) if devices * factor <= NODE else None
-        if wide is None or any(hop.tier != "scale_up" for hop in wide.setup.topology.hops(tensor * factor)):
-            continue
-        edits: tuple[tuple[KeyPath, str], ...] = ()
-        if factor > 1:
-            edits = (
-                (("hardware", "devices"), str(devices * factor)),
-                (("policy", "parallelism", "tensor"), str(tensor * factor)),
-            )
-        for size in _budgeted(review, wide, mix, total, objectives, edits):
-            if best is None or (size.devices, len(size.edits)) < (best.devices, len(best.edits)):
-                best = size
-    return alone, best
-
-
-def _budgeted(
-    review: Review,
-    composition: Composition,
-    mix: Mix,
-    total: float,
-    objectives: tuple[Objective, ...],
-    edits: tuple[tuple[KeyPath, str], ...],
-) -> Iterator[Size]:
-    """The replica with the budget that it has, and with smaller and larger ones while these take fewer devices."""
-    start = _size(review, composition, mix, total, objectives, edits)
-    if start is not None:
-        yield start
-    batching, key = review.policy("batching"), budget_key(review)
-    tokens = getattr(batching, key)
-    if tokens is None:
-        return
-    most = min(MOST_TOKENS, batching.max_batched_tokens or MOST_TOKENS) if batching.prefill_chunk else MOST_TOKENS
-    for halving in (True, False):
-        before, budget = start, tokens
-        while SMALLEST <= (budget := budget // 2 if halving else budget * 2) <= most:
-            more = budget_edits(review, budget)
-            changed = {str(path[-1]): int(text) for path, text in more}
-            other = altered(composition, batching=evolve(batching, **changed))
-            if other is None:
-                break
-            size = _size(review, other, mix, total, objectives, (*edits, *more))
-            if before is not None and (size is None or size.devices > before.devices):
-                break
-            if size is not None:
-                yield size
-            before = size
-
-
-def _size(
-    review: Review,
-    composition: Composition,
-    mix: Mix,
-    total: float,
-    objectives: tuple[Objective, ...],
-    edits: tuple[tuple[KeyPath, str], ...],
-) -> Size | None:
-    """The replicas that a deployment takes, None where no number keeps the objectives without stalls (SLO008)."""
-    service = Service(composition, mix)
-    needed = replicas_for(service, total, objectives)
-    point = service.at_rate(total / needed) if needed is not None else None
-    if needed is None or point is None or stalled(review, point) is not None:
-        return None
-    if needed != review.replicas:
-        edits = (*edits, (("hardware", "replicas"), str(needed)))
-    return Size(needed * composition.setup.topology.devices, needed, edits)

@@ -13,7 +13,7 @@ from servelint.service import Mix, Objective, Point
 from servelint_rules.derivation import named
 from servelint_rules.show import counted, duration, tokens
 from servelint_rules.slo.chunks import GROWTH, LONG, STALL, nearer, paced, same_load, stall_s, stalled, steady
-from servelint_rules.variants import budget_edits, budget_key, told
+from servelint_rules.variants import budget_edits, budget_key, sound, told
 
 SMALLEST_CHUNK = 16
 """Prompt chunks below this many tokens are not tried: that is a page of the cache."""
@@ -229,4 +229,4 @@ def _chunks(review: Review, point: Point, chunk: int) -> Iterator[int]:
 
 def _chunked(review: Review, chunk: int) -> Composition | None:
     batching = evolve(review.policy("batching"), chunked_prefill=True, **{budget_key(review): chunk})
-    return review.variant(batching=batching)
+    return sound(review, review.variant(batching=batching))

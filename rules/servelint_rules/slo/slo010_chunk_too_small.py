@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint.plugin import Case, Edit, Finding, Fix, Lacks, Option, Related, Review, Rule, Severity
 from servelint.service import Mix, Point
+from servelint_rules.averages import averaged
 from servelint_rules.show import duration, request_rates, tokens
 from servelint_rules.slo.chunks import same_load, steady
 from servelint_rules.variants import budget_key, larger_budgets
@@ -159,7 +160,7 @@ def _finding(review: Review, point: Point, mix: Mix, larger: Larger) -> Finding:
         ),
         inputs=(
             review.policy_input("batching", key, "tok"),
-            Input("mean prompt to compute", round(mix.new_prompt, 1), "tok", review.source("workload")),
+            averaged(review, "mean prompt to compute", round(mix.new_prompt, 1)),
         ),
         help=f"set policy.batching.{key} = {larger.tokens}",
         related=(Related(("workload", "rate"), "the load"),) if review.declared("workload", "rate") else (),

@@ -10,8 +10,9 @@ from servelint.composition import Composition
 from servelint.plugin import Case, Finding, Input, Lacks, Option, Review, Rule, Severity
 from servelint.service import Point, Service
 from servelint.shapes import decode
-from servelint_rules.show import counted, duration
-from servelint_rules.spd.gain import related, seconds
+from servelint_rules.averages import averaged
+from servelint_rules.show import counted, duration, plural
+from servelint_rules.spd.gain import drafted, related, seconds
 from servelint_rules.spd.gain import speedup as speedup_of
 
 STEPS_PER_OCTAVE = 2
@@ -192,12 +193,12 @@ concurrency = 1
             f"at {counted(batch, 'sequence')} drafting {counted(k, 'token')} gives a speed-up of {_ratio(gain)}: a "
             f"step takes {duration(verify)} instead of {duration(plain)} and keeps {kept:.2f} tokens; it is below "
             f"{self.option('speedup'):g} {where}",
-            equation=f"{kept:.4g} tokens x {duration(plain)} / {duration(verify)} = {_ratio(gain)}",
+            equation=f"{plural(f'{kept:.4g}', 'token')} x {duration(plain)} / {duration(verify)} = {_ratio(gain)}",
             inputs=(
                 review.policy_input("speculation", "tokens"),
                 review.policy_input("speculation", known),
                 Input("sequences", batch, "", review.source("workload")),
-                Input("mean context", context, "tok", review.source("workload")),
+                averaged(review, "mean context", context),
             ),
             help=self._help(review, point, alone, k, where),
             related=related(review),
@@ -241,7 +242,13 @@ concurrency = 1
 
         most = longest_paying(pays, k) if config.acceptance is not None else 0
         if most:
-            return f"draft at most {most} at this batch, or do not speculate {where}"
+            best = max(range(1, most + 1), key=drafted(point, alone, config))
+            if best < most and pays(best):
+                # The longest that pays is worth nothing: what is named is the one that gives most.
+                up_to = f" ({counted(most, 'token')} just pay)"
+            else:
+                best, up_to = most, ""
+            return f"set policy.speculation.tokens = {best} at this batch{up_to}, or do not speculate {where}"
         return f"no shorter draft pays at this batch: do not speculate {where}".replace("every", "any")
 
 

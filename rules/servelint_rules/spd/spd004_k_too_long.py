@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from attrs import evolve
 
-from servelint.plugin import Case, Composition, Edit, Finding, Fix, Input, Lacks, Option, Review, Rule, Severity
-from servelint.service import Point, Service
+from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Option, Review, Rule, Severity
+from servelint.service import Service
 from servelint.shapes import decode
+from servelint_rules.averages import averaged
 from servelint_rules.show import counted, duration
-from servelint_rules.spd.gain import related, seconds
+from servelint_rules.spd.gain import drafted, related, seconds
 
 SPEC = """\
 servelint = 1
@@ -117,7 +117,7 @@ concurrency = 64
             yield Lacks("an operating point (workload)")
             return
         k, least = scheduler.verify_tokens - 1, 1 + self.option("gain")
-        yields = _yields(point, alone, config)
+        yields = drafted(point, alone, config)
         best = max(range(1, k), key=yields)
         batch, context = max(point.batch, 1.0), point.service.mix.mean_context
         now = scheduler.tokens_per_step / point.service.seconds(decode(batch, context, k + 1.0))
@@ -133,11 +133,12 @@ concurrency = 64
             return
         path = ("policy", "speculation", "tokens")
         chance = config.acceptance**k
+        gives = "yields" if best == 1 else "yield"
         yield Finding(
             path,
             f"at {counted(batch, 'sequence')} the {_th(k)} drafted token is kept with a chance of {chance:.2g}: "
-            f"{counted(best, 'drafted token')} yield {then:,.1f} tok/s a sequence instead of {now:,.1f} "
-            f"(+{then / now - 1:.0%})",
+            f"{counted(best, 'drafted token')} {gives} {then:,.1f} tok/s a sequence instead of "
+            f"{now:,.1f} (+{then / now - 1:.0%})",
             equation=(
                 f"{scheduler.tokens_per_step:.3f} tokens / {duration(scheduler.tokens_per_step / now)} = {now:,.1f} "
                 f"tok/s with {k}; {kept:.3f} / {duration(kept / then)} = {then:,.1f} tok/s with {best}"
@@ -146,7 +147,7 @@ concurrency = 64
                 review.policy_input("speculation", "tokens"),
                 review.policy_input("speculation", "acceptance"),
                 Input("sequences", batch, "", review.source("workload")),
-                Input("mean context", context, "tok", review.source("workload")),
+                averaged(review, "mean context", context),
             ),
             help=f"set policy.speculation.tokens = {best}",
             related=related(review),
@@ -154,18 +155,6 @@ concurrency = 64
             if review.declared(*path) and not review.declared("engine", "args")
             else None,
         )
-
-
-def _yields(point: Point, alone: Composition, config: Any) -> Callable[[int], float]:
-    """Tokens a second of one sequence by the length of the draft, every pass of the draft taking the same time."""
-    batch, context = max(point.batch, 1.0), point.service.mix.mean_context
-    plain, k = seconds(point, alone), point.service.scheduler.verify_tokens - 1
-
-    def verify(length: int) -> float:
-        return plain(decode(batch, context, length + 1.0))
-
-    each = max(point.service.seconds(decode(batch, context, k + 1.0)) - verify(k), 0.0) / k
-    return lambda length: sum(config.acceptance**i for i in range(length + 1)) / (length * each + verify(length))
 
 
 def _th(number: int) -> str:

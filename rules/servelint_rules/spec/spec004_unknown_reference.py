@@ -27,7 +27,7 @@ class UnknownReference(ProblemRule):
     How to fix
     ----------
     Use one of the names that the message suggests (``servelint catalog`` lists them), or install the plugin
-    that provides it.
+    that provides it. A model needs no entry: its ``config.json`` is read where ``model.config`` names it.
 
     Source
     ------
@@ -64,6 +64,17 @@ kv_cache = "fp9" # expect: SPEC004
 """,
             flip=("policy.quantization.kv_cache", '"fp8"'),
         ),
+        Case(
+            "a model of one's own",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "acme/private-7b" # expect: SPEC004
+""",
+            flip=("model.id", '"mistralai/Mistral-7B-v0.1"'),
+        ),
     )
     passing = (
         Case(
@@ -95,4 +106,19 @@ itl = { p99 = "50 ms" }
         for unresolved in dict.fromkeys(review.unresolved):
             # A manifest names things in its cluster's own words; that is no mistake, and nothing then is judged.
             severity = Severity.INFO if review.document.manifest else None
-            yield Finding(unresolved.path, unresolved.message, severity=severity)
+            help_ = _without_entry(review) if unresolved.path == ("model", "id") else ""
+            yield Finding(unresolved.path, unresolved.message, help=help_, severity=severity)
+
+
+def _without_entry(review: Review) -> str:
+    """What can be done with a model that the catalogue does not have."""
+    if review.document.manifest:
+        return (
+            "write a spec with `servelint import FILE --model ID`, ID being the published name of the model or of the "
+            "one that it was made from; or name its config.json in that spec, in model.config"
+        )
+    return (
+        "put the model's config.json beside the spec and name it in model.config (`servelint model config.json` shows "
+        "what is read from it); or name the model that it was made from, and in policy.quantization.weights the format "
+        "where it is stored in another"
+    )

@@ -147,10 +147,22 @@ def test_files_are_relative_to_the_repository(
 
 def test_a_file_outside_of_the_repository_is_absolute(checked: Any, tmp_path: Path) -> None:
     inside = tmp_path / "inside"
-    inside.mkdir()
+    (inside / ".git").mkdir(parents=True)
     run = run_of(checked(BROKEN, names=(str(tmp_path / "x y.toml"),), root=inside))
     place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert place == {"uri": f"file://{tmp_path.resolve()}/x%20y.toml"}
+
+
+def test_without_a_repository_files_are_relative_to_the_folder_that_holds_them_all(
+    checked: Any, tmp_path: Path
+) -> None:
+    names = tuple(str(tmp_path / folder / "x.toml") for folder in ("one", "two"))
+    for name in names:
+        Path(name).parent.mkdir()
+    run = run_of(checked(BROKEN, BROKEN, names=names, root=tmp_path / "one"))
+    places = [r["locations"][0]["physicalLocation"]["artifactLocation"] for r in run["results"]]
+    assert {p["uri"] for p in places} == {"one/x.toml", "two/x.toml"}
+    assert {p["uriBaseId"] for p in places} == {"%SRCROOT%"}
 
 
 def test_links_are_resolved(checked: Any, tmp_path: Path) -> None:
