@@ -88,31 +88,34 @@ def sizes(review: Review, load: Load, admission: bool = False) -> tuple[Size | N
                 (("hardware", "devices"), str(devices * factor)),
                 (("policy", "parallelism", "tensor"), str(tensor * factor)),
             )
-        found = min(_tuned(review, wide, load, edits, admission), key=lambda size: size.cost, default=None)
+        most = best.devices if best is not None else None
+        found = min(_tuned(review, wide, load, edits, admission, most), key=lambda size: size.cost, default=None)
         if found is not None and (best is None or found.cost < best.cost):
             best = found
     return alone, best
 
 
-def _tuned(review: Review, composition: Composition, load: Load, edits: Edits, admission: bool) -> Iterator[Size]:
+def _tuned(
+    review: Review, composition: Composition, load: Load, edits: Edits, admission: bool, most: int | None
+) -> Iterator[Size]:
     """A replica with every budget; where the admission limit binds, with a large one first, which is trimmed then."""
     limits = list(_larger_limits(review, composition)) if admission else []
     if not limits:
-        yield from _budgeted(review, composition, load, edits, None)
+        yield from _budgeted(review, composition, load, edits, None, most)
         return
     opened = altered(composition, batching=evolve(_batching(composition), max_sequences=limits[-1]))
     if opened is None:
         return
-    best = min(_budgeted(review, opened, load, edits, limits[-1]), key=lambda size: size.cost, default=None)
+    best = min(_budgeted(review, opened, load, edits, limits[-1], most), key=lambda size: size.cost, default=None)
     if best is None:
         return
-    current, most = _batching(composition).max_sequences, _batching(best.composition).max_sequences
+    current, largest = _batching(composition).max_sequences, _batching(best.composition).max_sequences
     kept = tuple(edit for edit in best.edits if edit[0] not in (ADMISSION, REPLICAS))
-    for number in sorted({min(limit, most) for limit in (current, *limits)}):
+    for number in sorted({min(limit, largest) for limit in (current, *limits)}):
         other = altered(best.composition, batching=evolve(_batching(best.composition), max_sequences=number))
         changes = number > current or (number < current and review.declared(*ADMISSION))
         own = (*kept, (ADMISSION, str(number))) if changes else kept
-        size = _size(review, other, load, own) if other is not None else None
+        size = _size(review, other, load, own, best.devices) if other is not None else None
         if size is not None and size.devices <= best.devices:
             yield size
             return
@@ -129,38 +132,47 @@ def _larger_limits(review: Review, composition: Composition) -> Iterator[int]:
 
 
 def _budgeted(
-    review: Review, composition: Composition, load: Load, edits: Edits, admitted: int | None
+    review: Review, composition: Composition, load: Load, edits: Edits, admitted: int | None, most: int | None
 ) -> Iterator[Size]:
     """A replica with the budget that it has, and with halvings and doublings of it.
 
     All of them: between a budget whose chunks are rare enough and one whose every chunk is short enough lie worse ones.
     """
     own = (*edits, (ADMISSION, str(admitted))) if admitted else edits
-    yield from _sized(review, composition, load, own)
+    size = _size(review, composition, load, own, most)
+    if size is not None:
+        yield size
+        most = size.devices
     batching, key = _batching(composition), budget_key(review)
     tokens = getattr(batching, key)
     if tokens is None:
         return
-    most = min(MOST_TOKENS, batching.max_batched_tokens or MOST_TOKENS) if batching.prefill_chunk else MOST_TOKENS
+    ceiling = min(MOST_TOKENS, batching.max_batched_tokens or MOST_TOKENS) if batching.prefill_chunk else MOST_TOKENS
     for halving in (True, False):
         budget = tokens
-        while SMALLEST <= (budget := budget // 2 if halving else budget * 2) <= most:
+        while SMALLEST <= (budget := budget // 2 if halving else budget * 2) <= ceiling:
             more = budget_edits(review, budget, admitted)
             changed = {str(path[-1]): int(text) for path, text in more}
-            yield from _sized(review, altered(composition, batching=evolve(batching, **changed)), load, (*edits, *more))
+            other = altered(composition, batching=evolve(batching, **changed))
+            size = _size(review, other, load, (*edits, *more), most) if other is not None else None
+            if size is not None:
+                yield size
+                most = size.devices
 
 
-def _sized(review: Review, composition: Composition | None, load: Load, edits: Edits) -> Iterator[Size]:
-    size = _size(review, composition, load, edits) if composition is not None else None
-    if size is not None:
-        yield size
+def _size(review: Review, composition: Composition, load: Load, edits: Edits, most: int | None = None) -> Size | None:
+    """The replicas that a deployment takes, None where it does not fit or stalls whatever their number (SLO008).
 
-
-def _size(review: Review, composition: Composition, load: Load, edits: Edits) -> Size | None:
-    """The replicas that a deployment takes, None where it does not fit or stalls whatever their number (SLO008)."""
+    None also where it would take more than ``most`` devices: what as many carry is one point, not a search for a knee.
+    """
     if edits and sound(review, composition) is None:
         return None
     service = Service(composition, load.mix)
+    if most is not None:
+        allowed = most // composition.setup.topology.devices
+        point = service.at_rate(load.total / allowed) if allowed else None
+        if point is None or point.misses(load.objectives, declared=True):
+            return None
     needed = replicas_for(service, load.total, load.objectives)
     point = service.at_rate(load.total / needed) if needed is not None else None
     if needed is None or point is None or stalled(review, point) is not None:
