@@ -168,6 +168,7 @@ def _format(found: Format) -> None:
     _names(found.aliases, "aliases")
     _texts(found.covers, "covers")
     _texts(found.sources, "sources")
+    _texts(found.endings, "endings")
 
 
 def _policy(policy: Policy) -> None:

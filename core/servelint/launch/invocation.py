@@ -99,7 +99,8 @@ class Setting(NamedTuple):
     """One key of a spec, as a launch file sets it: the TOML value, its place, and how the file spells it.
 
     Where the engine divides a number over slots, or lets them share it, ``written`` is that number as the file has it,
-    and ``slots`` how many they are; the value is then what one of them may have.
+    and ``slots`` how many they are; the value is then what one of them may have. ``assumed``: the file does not say the
+    value, which its note explains; what a spec declares goes before it.
     """
 
     path: KeyPath
@@ -109,6 +110,7 @@ class Setting(NamedTuple):
     note: str = ""
     written: int = 0
     slots: int = 1
+    assumed: bool = False
 
     @property
     def divided(self) -> bool:

@@ -89,6 +89,8 @@ VARIABLES = {
     "LLAMA_ARG_CACHE_TYPE_V": "cache-type-v",
     "LLAMA_ARG_FLASH_ATTN": "flash-attn",
     "LLAMA_ARG_N_GPU_LAYERS": "gpu-layers",
+    "LLAMA_ARG_CPU_MOE": "cpu-moe",
+    "LLAMA_ARG_N_CPU_MOE": "n-cpu-moe",
     "LLAMA_ARG_SPLIT_MODE": "split-mode",
     "LLAMA_ARG_TENSOR_SPLIT": "tensor-split",
     "LLAMA_ARG_SPEC_DRAFT_MODEL": "model-draft",
@@ -159,6 +161,7 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
     _batches(flags)
     _devices(flags, invocation)
     _cache(flags)
+    _offload(flags)
     _speculation(flags)
     switch = invocation.env.get("GGML_CUDA_DISABLE_GRAPHS")
     if switch is not None and switch.text not in ("", "0") and not switch.unresolved:
@@ -180,9 +183,11 @@ def _model(flags: Layers) -> None:
         flags.set("hf-repo", ("model", "id"), name)
         # Without a type in the name the server takes Q4_K_M.
         stated = file_type(f":{kind}") if colon else None
-        stated = stated or (file_type(file.value) if file is not None else None) or ("" if colon else "q4_k_m")
+        stated = stated or (file_type(file.value) or "" if file is not None else "" if colon else "q4_k_m")
+        path = (*QUANTIZATION, "weights")
         if stated:
-            flags.set("hf-repo", (*QUANTIZATION, "weights"), stated, "" if colon else "the type that is fetched first")
+            flags.set("hf-repo", path, stated, "" if colon else "the type that is fetched first")
+            flags.settings[path] = flags.settings[path]._replace(assumed=not colon and file is None)
         return
     for source in ("model", "model-url"):
         given = flags.get(source)
@@ -254,6 +259,23 @@ def _cache(flags: Layers) -> None:
     elif keys is not None and values is not None:
         wider = max((keys, values), key=_bits)
         flags.set("cache-type-k" if wider == keys else "cache-type-v", path, wider, "the wider one of keys and values")
+
+
+def _offload(flags: Layers) -> None:
+    """What stays in host memory, or is placed by hand; how many of a device's bytes that is is not modelled."""
+    path = ("engine", "offload")
+    layers = str(flags.value("gpu-layers") or "")
+    if layers.isdecimal():
+        flags.set("gpu-layers", ("engine", "device_layers"), min(int(layers[:7]), 1_000_000))
+    if flags.value("no-kv-offload") or flags.value("kv-offload") is False:
+        flags.set(
+            "no-kv-offload" if flags.value("no-kv-offload") else "kv-offload", path, "the KV cache in host memory"
+        )
+    if flags.value("override-tensor") is not None:
+        flags.set("override-tensor", path, "tensors where --override-tensor puts them")
+    for name in ("n-cpu-moe", "cpu-moe"):
+        if (flags.value(name) or 0) > 0:
+            flags.set(name, path, "experts in host memory")
 
 
 def _bits(name: str) -> int:

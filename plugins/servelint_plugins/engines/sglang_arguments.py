@@ -29,13 +29,10 @@ CACHE_FORMATS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-ONLINE = {"fp8": "fp8", "mxfp8": "mxfp8", "nvfp4_online": "nvfp4"}
-"""Methods of ``--quantization`` that convert a 16-bit checkpoint; the others name what a checkpoint is stored in."""
+WEIGHT_METHODS = {"bitsandbytes": "nf4", "mxfp8": "mxfp8", "nvfp4_online": "nvfp4"}
+"""Values of ``--quantization`` that are this engine's own, or that others mean otherwise."""
 
 TORCHAO = {"int8wo": "int8-weight-only", "int8dq": "int8", "fp8wo": "fp8-weight-only", "int4wo-128": "int4-g128"}
-STORED = ("fp8", "awq", "gptq", "int4", "int8", "w4a", "w8a", "nvfp4", "fp4", "gguf", "bnb")
-"""Parts of names of checkpoints that are quantized already."""
-
 WHOLE_GROUP = (
     "deepep",
     "deepep_v2",
@@ -102,6 +99,7 @@ class _Reader:
         self._batching()
         self._formats()
         self._cache()
+        self._offload()
         self._speculation()
         self._graphs()
         self.flags.one_device(self.invocation, "--tp-size")
@@ -167,10 +165,7 @@ class _Reader:
         cache = CACHE_FORMATS.get(flags.value("kv-cache-dtype") or "auto")
         if cache is not None:
             flags.set("kv-cache-dtype", (*QUANTIZATION, "kv_cache"), cache)
-        model = str(flags.value("model-path") or "").lower()
-        weights = ONLINE.get(flags.value("quantization") or "")
-        if weights is not None and not any(part in model for part in STORED):
-            flags.set("quantization", (*QUANTIZATION, "weights"), weights, "converted when it is loaded")
+        flags.stored("quantization", (*QUANTIZATION, "weights"), WEIGHT_METHODS)
         stored = TORCHAO.get(flags.value("torchao-config") or "")
         if stored is not None:
             flags.set("torchao-config", (*QUANTIZATION, "weights"), stored, "converted when it is loaded")
@@ -183,6 +178,14 @@ class _Reader:
             flags.set("hicache-storage-backend", (*CACHE, "offload"))
         elif flags.value("enable-hierarchical-cache"):
             flags.set("enable-hierarchical-cache", (*CACHE, "offload"), "host memory")
+
+    def _offload(self) -> None:
+        """Weights that stay in host memory; how many of a device's bytes is not modelled."""
+        size = self.flags.value("cpu-offload-gb") or 0
+        if size > 0:
+            self.flags.set("cpu-offload-gb", ("engine", "offload"), f"{size} GiB of weights in host memory")
+        elif (self.flags.value("offload-group-size") or 0) > 0:
+            self.flags.set("offload-group-size", ("engine", "offload"), "weights of some layers in host memory")
 
     def _graphs(self) -> None:
         for name in ("disable-cuda-graph", "disable-decode-cuda-graph"):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import evolve
-
 from servelint.lineage import dotted
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
 from servelint_rules.layouts import parallelism, tensor_path, widened
-from servelint_rules.mem.outside import refused
+from servelint_rules.mem.outside import refused, unplaced
 from servelint_rules.show import floored, size
 from servelint_rules.variants import sides
 
@@ -163,8 +161,9 @@ max_model_len = 8192
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare the fullest device of the replica, or of each pool, with its budget."""
-        if review.composition is None:
-            yield Lacks("a composed deployment")
+        lacking = unplaced(review)
+        if lacking is not None or review.composition is None:
+            yield lacking or Lacks("a composed deployment")
             return
         for pool, side in sides(review.composition):
             fit, declared = side.memory.fit(side.memory.tightest), side.memory.cache_bytes
@@ -200,7 +199,7 @@ max_model_len = 8192
         fit = memory.fit(memory.tightest)
         length = side.max_model_len
         # What reserves take is an estimate; without them nothing is left out that the engine could do without.
-        none_served = fit.weights <= fit.budget and refused(review) and not evolve(memory, reserves=()).admits(length)
+        none_served = fit.weights <= fit.budget and refused(review) and not memory.bare.admits(length)
         certain = fit.weights > fit.budget or none_served
         utilization = side.context.configs["kv_cache"].memory_utilization
         stages = f" on the fullest of {memory.stages} stages" if memory.stages > 1 else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
-from servelint_rules.mem.outside import refused
+from servelint_rules.mem.outside import refused, unplaced
 from servelint_rules.show import size
 from servelint_rules.variants import narrower_cache, sides
 
@@ -22,8 +22,8 @@ class ContextDoesNotFit(Rule):
     Why it is bad
     -------------
     Engines refuse to start; those that start preempt the first request that long for ever. Where it would fit but for
-    the estimated runtime context and graphs, this is a warning; where the spec sets no length and the engine is not
-    known to refuse the model's own, advice only.
+    the estimated runtime context, graphs and activations, this is a warning; where the spec sets no length and the
+    engine is not known to refuse the model's own, advice only.
 
     The arithmetic
     --------------
@@ -142,8 +142,9 @@ id = "meta-llama/Llama-3.1-70B"
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare one longest sequence with the KV capacity of the replica, or of each pool."""
-        if review.composition is None:
-            yield Lacks("a composed deployment")
+        lacking = unplaced(review)
+        if lacking is not None or review.composition is None:
+            yield lacking or Lacks("a composed deployment")
             return
         length = review.composition.max_model_len
         for pool, side in sides(review.composition):
@@ -167,8 +168,8 @@ id = "meta-llama/Llama-3.1-70B"
         own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
         where = f" of the {pool} pool" if pool else ""
         every = f", which this release counts for all {memory.stages} stages" if memory.asks_for_all_stages else ""
-        # Runtime context and graphs are estimates from logs; without them there may be room.
-        severity = Severity.WARNING if memory.firm.admits(length) else Severity.ERROR
+        # What runtime, graphs and activations take is an estimate; without them there may be room.
+        severity = Severity.WARNING if memory.bare.admits(length) else Severity.ERROR
         if not refused(review):
             severity = Severity.INFO
         whole = abs(memory.paged(length) * per_token - need) < 1

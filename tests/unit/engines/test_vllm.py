@@ -180,7 +180,7 @@ def test_an_unknown_flag_is_not_the_fault_of_a_fork() -> None:
         ("--kv-cache-dtype fp8_e5m2", {"policy.quantization.kv_cache": "fp8"}),
         ("--kv-cache-dtype nvfp4", {"policy.quantization.kv_cache": "nvfp4"}),
         ("-q fp8", {"policy.quantization.weights": "fp8"}),
-        ("-q awq_marlin --dtype half", {}),
+        ("-q awq_marlin --dtype half", {"policy.quantization.weights": "int4-g128"}),
         ("--dtype half", {"policy.quantization.activations": "fp16"}),
         ("--dtype auto", {}),
         (
@@ -260,11 +260,7 @@ def test_what_arguments_set(text: str, expected: Mapping[str, Any]) -> None:
 
 
 def test_flags_that_change_no_figure_are_listed() -> None:
-    assert read("serve m --async-scheduling --port 8000 -tp 2 -q awq").unused == (
-        "--async-scheduling",
-        "--port",
-        "--quantization",
-    )
+    assert read("serve m --async-scheduling --port 8000 -tp 2 -q awq").unused == ("--async-scheduling", "--port")
 
 
 def test_a_file_without_a_tensor_degree_runs_on_one_device() -> None:
