@@ -48,14 +48,25 @@ class Hint(NamedTuple):
 class Trouble(NamedTuple):
     """Something wrong with a manifest or with launch arguments, at a place.
 
-    ``kind`` decides which rule reports it: ``unknown`` (the release never had the flag), ``removed``,
+    ``kind`` decides which rule reports it: ``unknown`` (the release never had the flag), ``unlisted`` (no release that
+    is known had it, and none is stated), ``removed``, ``dated`` (only releases older than the assumed one had it),
     ``not-yet``, ``lost`` (the value silently does not take effect), ``bad-value``, ``abbreviated``,
     ``ambiguous``, ``unresolved`` (a value stands outside the file) and ``unsupported`` (the engine refuses
     the combination). ``help`` says what to write instead, ``about`` names the flag or key.
     """
 
     kind: Literal[
-        "unknown", "removed", "not-yet", "lost", "bad-value", "abbreviated", "ambiguous", "unresolved", "unsupported"
+        "unknown",
+        "unlisted",
+        "removed",
+        "dated",
+        "not-yet",
+        "lost",
+        "bad-value",
+        "abbreviated",
+        "ambiguous",
+        "unresolved",
+        "unsupported",
     ]
     place: Place
     message: str

@@ -109,13 +109,13 @@ def _flag(line: str) -> Flag:
 def table(complete: bool = False) -> FlagTable:
     """The launcher's flags; ``complete`` for releases up to the newest one that was read."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False)
+    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False, assumed=CHECKED)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:
     """Return what an invocation of the launcher sets."""
     numbers = release(version)
-    whole = bool(numbers) and numbers <= release(CHECKED)
+    whole = numbers <= release(CHECKED)
     names = {name.upper().replace("-", "_"): name for name in table().flags}
     flags = Layers(
         read_options(invocation.options, table(), version),

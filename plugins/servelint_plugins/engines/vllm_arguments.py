@@ -142,14 +142,13 @@ class _Reader:
         self.used: set[str] = set()
         self.asked: set[str] = set()
         self.words = (*words, *_additional(invocation.env))
-        self.line = read_flags(tuple(_spelled_out(self.words)), table(), version)
+        # A fork, a build with plug-ins, or vLLM-Omni may have flags of its own.
+        self.table = table(self._published() and all(w.text != "--omni" for w in self.words))
+        self.line = read_flags(tuple(_spelled_out(self.words)), self.table, version)
         self.given: dict[str, Given] = {}
         for arguments in (*self._beside(), self.line):
             self.given |= arguments.given
             self.troubles += arguments.troubles
-        if not self._published() or any(w.text == "--omni" for w in self.words):
-            # A fork, a build with plug-ins, or vLLM-Omni may have flags of its own.
-            self.troubles = [t for t in self.troubles if t.kind != "unknown"]
 
     def reading(self) -> Reading:
         """Everything that the arguments set."""
@@ -178,10 +177,10 @@ class _Reader:
 
     def _beside(self) -> Iterator[Arguments]:
         """Arguments that stand elsewhere than in the command: environment, options, the ``--config`` file."""
-        found = read_flags(tuple(_from_environment(self.invocation, bool(self.words))), table(), self.version)
+        found = read_flags(tuple(_from_environment(self.invocation, bool(self.words))), self.table, self.version)
         spelled = {n: g.spelled._replace(text=n.upper().replace("-", "_")) for n, g in found.given.items()}
         yield found._replace(given={n: g._replace(spelled=spelled[n]) for n, g in found.given.items()})
-        yield read_options(self.invocation.options, table(), self.version)
+        yield read_options(self.invocation.options, self.table, self.version)
         config = self.line.get("config")
         if config is not None:
             yield self._config_file(config)
@@ -202,7 +201,7 @@ class _Reader:
                 "set the keys of the spec that they decide",
             )
             return Arguments({}, (), ())
-        return read_options(options, table(), self.version)
+        return read_options(options, self.table, self.version)
 
     def _set(self, name: str, path: KeyPath, value: object, note: str = "") -> None:
         """Let a flag set a key; the note says what its own value was where that is not the key's."""
