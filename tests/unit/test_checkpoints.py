@@ -221,10 +221,36 @@ def test_what_lies_outside_the_devices_is_not_judged(command: str, kept: str, pl
         "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl 81",
         "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl all",
         "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl 999999999999",
-        "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf --n-cpu-moe 0",
+        "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf --n-cpu-moe 0 -ngl 99",
     ],
 )
 def test_everything_lies_on_the_devices(command: str, plugins: Plugins) -> None:
     review = launched(plugins, command.format(m="meta-llama/Llama-3.3-70B-Instruct"), "nvidia/l4")
     assert review.offloaded is None
     assert [f.severity for f in found(review, plugins, "MEM001")] == [Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("flags", "severity"),
+    [
+        ("-c 65536 -np 4 -ngl 999", Severity.ERROR),
+        ("-c 65536 -np 4 -ngl all", Severity.ERROR),
+        ("-c 65536 -np 4 --fit off", Severity.ERROR),
+        # 4.29 GB of cache fit beside the weights, if not beside the margin that the server keeps where it chooses.
+        ("-c 16384 -np 2 -ngl 99", None),
+        # A server that may lower the number of layers starts, and is slow.
+        ("-c 65536 -np 4", Severity.WARNING),
+        ("-c 65536 -np 4 -ngl auto", Severity.WARNING),
+        ("-c 16384 -np 2", None),
+    ],
+)
+def test_a_cache_is_allocated_for_all_slots(flags: str, severity: Severity | None, plugins: Plugins) -> None:
+    review = launched(plugins, f"llama-server -m Qwen2.5-32B-Instruct-Q4_K_M.gguf {flags}", "nvidia/rtx-4090")
+    assert [f.severity for f in found(review, plugins, "MEM002")] == ([] if severity is None else [severity])
+
+
+def test_weights_that_spill_are_a_warning(plugins: Plugins) -> None:
+    review = launched(plugins, "llama-server -m Llama-3.3-70B-Instruct-Q4_K_M.gguf -c 8192", "nvidia/rtx-4090")
+    (finding,) = found(review, plugins, "MEM001")
+    assert (finding.severity, "in host memory" in finding.message) == (Severity.WARNING, True)
+    assert review.assumption("engine", "offload") is not None

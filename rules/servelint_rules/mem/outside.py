@@ -32,7 +32,17 @@ def unplaced(review: Review) -> Lacks | None:
     if review.composition is None:
         return Lacks("a composed deployment")
     kept = review.offloaded
-    return None if kept is None else Lacks(f"what the devices hold, since the engine keeps a part elsewhere ({kept})")
+    return (
+        None
+        if kept is None or spills(review)
+        else Lacks(f"what the devices hold, since the engine keeps a part elsewhere ({kept})")
+    )
+
+
+def spills(review: Review) -> bool:
+    """Whether the engine starts when not everything fits, and keeps what does not in host memory."""
+    setting = review.document.settings.get(("engine", "offload"))
+    return setting is not None and setting.assumed
 
 
 def captures(review: Review, side: Composition) -> bool:
