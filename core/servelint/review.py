@@ -158,7 +158,12 @@ class Review:
         declared = getattr(self.deployment.policies.get("quantization"), "weights", None)
         if named.format is None:
             return None if declared is None and model.quantization is None else model
-        stored = self.plugins.format(named.format)
+        stored, own = self.plugins.format(named.format), model.quantization
+        if own is not None and own.format == stored.name:
+            return model
+        if "attention" not in stored.covers:
+            # Of a format for experts alone the name does not say what the rest is stored in.
+            return None
         if declared is None:
             path, reason = ("policy", "quantization", "weights"), f"by the checkpoint's name, {name}: {model.id} in it"
             source = Source("model", model.id, "quantization")

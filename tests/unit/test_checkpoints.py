@@ -102,7 +102,11 @@ def test_files_of_weights_need_a_format_where_the_model_has_none_of_its_own(plug
     name = "bartowski/Qwen2.5-32B-Instruct-GGUF"
     assert spec(plugins, name).architecture is None
     assert gb(spec(plugins, name, '[policy.quantization]\nweights = "q4_k_m"\n')) == 20
-    assert gb(spec(plugins, "ggml-org/gpt-oss-20b-GGUF")) == gb(spec(plugins, "openai/gpt-oss-20b"))
+    published = gb(spec(plugins, "openai/gpt-oss-20b"))
+    assert gb(spec(plugins, "ggml-org/gpt-oss-20b-GGUF")) == published
+    assert gb(spec(plugins, "gpt-oss-20b-mxfp4.gguf")) == published
+    # What a format of experts leaves open is not guessed.
+    assert spec(plugins, "amd/Qwen3-32B-MXFP4").architecture is None
 
 
 def test_a_name_without_a_format_is_told_what_to_write(plugins: Plugins) -> None:

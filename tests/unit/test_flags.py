@@ -8,6 +8,18 @@ from servelint.launch.flags import slipped
 from servelint.manager import Plugins
 from servelint.opening import open_manifest
 
+KSERVE = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: m}}
+spec:
+  predictor:
+    model:
+      modelFormat: {{name: huggingface}}
+      storageUri: hf://m/m
+      args: ["{flag}", "--tensor-parallel-size=2"]
+"""
+
 
 @pytest.mark.parametrize(
     ("name", "known"),
@@ -58,10 +70,14 @@ def test_names_that_may_both_be_flags(name: str, known: str) -> None:
         ("python -m dynamo.sglang --model-path m/m --context-lenght 2 --endpoint x", ["unknown"]),
         ("docker run nvcr.io/nvidia/tensorrt-llm/release:1.1.0 trtllm-serve m/m --tp_sise 2 --mine 3", ["unknown"]),
         ("docker run acme/sglang:v1 python -m sglang.launch_server --model-path m/m --mine 3", []),
+        # KServe's runtime reads arguments of its own beside the engine's.
+        (KSERVE.format(flag="--model_name=m"), []),
+        (KSERVE.format(flag="--max-modle-len=4096"), ["unknown"]),
         ("llama-server -m m.gguf --ctx-sise 4096 --slots", ["unknown"]),
     ],
 )
 def test_flags_without_a_whole_table(command: str, kinds: list[str], plugins: Plugins) -> None:
-    (document,) = open_manifest("run.sh", command, plugins)
+    name = "service.yaml" if command.startswith("apiVersion") else "run.sh"
+    (document,) = open_manifest(name, command, plugins)
     assert document.launched is not None
     assert [t.kind for t in document.launched.troubles if t.kind != "unresolved"] == kinds

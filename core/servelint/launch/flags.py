@@ -339,9 +339,11 @@ class _Reader:
         numbers, checked = release(self.version), release(self.table.checked)
         if not self.table.complete or (checked and not short and not (numbers and numbers <= checked)):
             # A fork, a release that nobody looked at or a newer one may have flags of its own, but no slips.
+            if not word.text.startswith("-"):
+                # A key of a file may be one of the program that reads the file.
+                return
             self._looked_up += 1
-            looked = word.text.startswith("-") and self._looked_up <= MOST_LOOKED_UP
-            slip = self.table.meant(name) if looked else ""
+            slip = self.table.meant(name) if self._looked_up <= MOST_LOOKED_UP else ""
             if slip:
                 close = [f"--{slip}"]
                 message = f"no release of {self.table.engine} that is known has the flag {shown}, and --{slip} is near"

@@ -171,9 +171,15 @@ class _Reader:
         return Reading(tuple(self.settings.values()), troubles, unused)
 
     def _published(self) -> bool:
-        image = self.invocation.image
-        foreign = any(w.text == "dynamo.vllm" for command in self.invocation.commands for w in command)
-        return not foreign and (image is None or any(part in repository(image.text) for part in RELEASE_IMAGES))
+        """Whether what is started is known to be vLLM's own server, of an image of its own where one is named."""
+        started = [w.text for command in self.invocation.commands for w in command]
+        if "dynamo.vllm" in started:
+            return False
+        if self.invocation.image is not None:
+            return any(part in repository(self.invocation.image.text) for part in RELEASE_IMAGES)
+        # Arguments alone are read by a program that the file does not name, such as KServe's runtime.
+        named = any(text.rpartition("/")[2] == "vllm" or text.startswith("vllm.entrypoints") for text in started)
+        return named or self.invocation.format in ("spec", "path")
 
     def _beside(self) -> Iterator[Arguments]:
         """Arguments that stand elsewhere than in the command: environment, options, the ``--config`` file."""

@@ -146,6 +146,7 @@ FORMATS = (
         32,
         ("routed_experts",),
         aliases=("mxfp4-experts",),
+        endings=("mxfp4",),
         sources=(_OCP, "openai/gpt-oss-120b model card"),
     ),
     _ggml("q4_0", 18),
