@@ -258,3 +258,39 @@ def test_weights_that_spill_are_a_warning(plugins: Plugins) -> None:
     (finding,) = found(review, plugins, "MEM001")
     assert (finding.severity, "in host memory" in finding.message) == (Severity.WARNING, True)
     assert review.assumption("engine", "offload") is not None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "weights", "assumed"),
+    [
+        ("FP8", "fp8", False),
+        ("W4A8_AWQ", "int4-g128", False),
+        ("W8A8_SQ_PER_CHANNEL", "int8", False),
+        ("W8A16_GPTQ", "int8-g128", False),
+        ("MIXED_PRECISION", "int4-g128", True),
+        ("NO_QUANT", None, False),
+    ],
+)
+def test_algorithms_of_a_file_of_options(algorithm: str, weights: str | None, assumed: bool, plugins: Plugins) -> None:
+    command = (
+        f"cat > x.yml <<EOF\nquant_config:\n  quant_algo: {algorithm}\nEOF\n"
+        "trtllm-serve meta-llama/Llama-3.3-70B-Instruct --extra_llm_api_options x.yml\n"
+    )
+    review = launched(plugins, command)
+    assert review.policy("quantization").weights == weights
+    assert (review.assumption("policy", "quantization", "weights") is not None) is assumed
+
+
+@pytest.mark.parametrize(
+    ("tokens", "severity"),
+    [
+        # 16-bit weights of 65.5 GB leave 10.95 GB of 76.5 GB: 41,769 tokens, less by what runtime and activations take.
+        (32768, None),
+        (40960, Severity.WARNING),
+        (43008, Severity.ERROR),
+    ],
+)
+def test_a_context_fails_for_certain_without_reserves(tokens: int, severity: Severity | None, plugins: Plugins) -> None:
+    command = f"docker run vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-32B --max-model-len {tokens}"
+    review = launched(plugins, command)
+    assert [f.severity for f in found(review, plugins, "MEM002")] == ([] if severity is None else [severity])

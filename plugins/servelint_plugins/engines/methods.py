@@ -60,8 +60,8 @@ def method(name: object, own: dict[str, str] | None = None) -> Method | None:
     what does not fit then fits in none of them. None where no method is named.
     """
     text = str(name or "").lower().replace("_", "-")
-    if text in ("", "none", "auto"):
+    if text in ("", "none", "auto", "no-quant"):
         return None
-    named = {key.replace("_", "-"): value for key, value in (_STORED | (own or {})).items()}
+    named = {key.lower().replace("_", "-"): value for key, value in (_STORED | (own or {})).items()}
     found = named.get(text)
     return Method(found) if found is not None else Method(FEWEST, OPEN)
