@@ -1,8 +1,9 @@
 """Methods that engines' quantization flags name, and the format that each stores weights in.
 
 Sources: vllm-project/vllm vllm/model_executor/layers/quantization/__init__.py (names),
-vllm/model_executor/model_loader/bitsandbytes_loader.py (a 16-bit checkpoint becomes 4-bit NF4 when it is loaded) and
-vllm/v1/metrics/perf.py (what is taken for methods that leave the bits open: 4, by far the most common);
+vllm/model_executor/model_loader/bitsandbytes_loader.py (a 16-bit checkpoint becomes 4-bit NF4 when it is loaded, its
+scales in 32 bits) and vllm/v1/metrics/perf.py (what is taken for methods that leave the bits open: 4, by far the most
+common);
 sgl-project/sglang python/sglang/srt/server_args.py; huggingface/text-generation-inference launcher/src/main.rs and
 server/text_generation_server/layers/bnb.py.
 """
@@ -23,8 +24,8 @@ _STORED: dict[str, str] = {
     "qoq": "int4-g128",
     "qqq": "int4-g128",
     "squeezellm": "int4-g128",
-    "bitsandbytes-nf4": "nf4",
-    "bitsandbytes-fp4": "nf4",
+    "bitsandbytes-nf4": "nf4-double",
+    "bitsandbytes-fp4": "nf4-double",
     "modelopt_fp4": "nvfp4",
     "petit_nvfp4": "nvfp4",
     "gpt_oss_mxfp4": "mxfp4",

@@ -30,7 +30,7 @@ CACHE_FORMATS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-WEIGHT_METHODS = {"bitsandbytes": "nf4", "mxfp8": "mxfp8", "nvfp4_online": "nvfp4"}
+WEIGHT_METHODS = {"bitsandbytes": "nf4-double", "mxfp8": "mxfp8", "nvfp4_online": "nvfp4"}
 """Values of ``--quantization`` that are this engine's own, or that others mean otherwise."""
 
 TORCHAO = {"int8wo": "int8-weight-only", "int8dq": "int8", "fp8wo": "fp8-weight-only", "int4wo-128": "int4-g128"}

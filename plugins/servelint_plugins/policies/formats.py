@@ -14,7 +14,10 @@ _FILE_TYPES = (
     "ggml-org/llama.cpp@311c2c9f:tools/quantize/README.md: bits of a weight of Llama-3.1-8B in a file of the type"
 )
 _MATRICES = (*_LINEAR, "embedding", "lm_head")
-_NF4 = "Dettmers et al., QLoRA (arXiv 2305.14314), section 3: 8 bits of scale for 64 weights, 32 for 256 of these"
+_NF4 = "Dettmers et al., QLoRA (arXiv 2305.14314), section 3: scales of 64 weights in 32 bits, or in 8 and 32 for 256"
+_UNDONE = (
+    "vllm-project/vllm@0406fb9f:vllm/model_executor/model_loader/bitsandbytes_loader.py: doubled scales are undone"
+)
 
 
 def _ggml(name: str, block: int, *, cache: bool = True) -> Format:
@@ -116,15 +119,16 @@ FORMATS = (
         sources=("Dettmers et al., LLM.int8() (arXiv 2208.07339)",),
         endings=("w8a16", "quantizedw8a16", "bnb8bit"),
     ),
+    Format("nf4-double", 4, 8 / 64 + 32 / (64 * 256), None, 64, _LINEAR, sources=(_NF4,)),
     Format(
         "nf4",
         4,
-        8 / 64 + 32 / (64 * 256),
+        32 / 64,
         None,
         64,
         _LINEAR,
         aliases=("bnb-4bit", "bnb-nf4"),
-        sources=(_NF4,),
+        sources=(_NF4, _UNDONE),
         endings=("bnb4bit", "unslothbnb4bit", "nf4", "bnbnf4"),
     ),
     Format(
