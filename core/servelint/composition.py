@@ -168,7 +168,7 @@ class Composition:
         engine, plugins = setup.engine, setup.plugins
         for name, default in plugins.engine_reserves(engine, setup.engine_version, self.context).items():
             held = Input(name, default.value, "B", default.source)
-            ledger = ledger.with_reserve(Reserve(name, default.value, Lineage(default.reason, (held,)), rough=True))
+            ledger = ledger.with_reserve(Reserve(name, default.value, Lineage(default.reason, (held,))))
         ledger = self._applied(ledger, lambda policy: policy.memory)
         return plugins.engine_caches(engine, setup.engine_version, ledger, self.context)
 

@@ -169,6 +169,7 @@ def _format(found: Format) -> None:
     _names(found.aliases, "aliases")
     _texts(found.covers, "covers")
     _texts(found.sources, "sources")
+    _texts(found.endings, "endings")
 
 
 def _policy(policy: Policy) -> None:
@@ -202,6 +203,8 @@ def _engine(engine: Engine) -> None:
     _names(engine.aliases, "aliases")
     _texts(engine.sources, "sources")
     _texts(engine.moved, "moved")
+    if type(engine.assumed) is not str:
+        raise Wrong(f"has assumed {shown(engine.assumed)}, expected a text")
     _function(engine.defaults, "defaults")
     _function(engine.reserve_bytes, "reserve_bytes")
     _function(engine.read, "read", optional=True)

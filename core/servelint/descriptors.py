@@ -86,7 +86,7 @@ class Engine(Value):
     ``unsupported(version, context)`` yields combinations that the engine certainly refuses at start on this model
     and device, each as the key path that decides, a message and its source; nothing for a release that nobody
     looked at. ``moved`` are releases, ascending: the oldest that was read, then those from which on some default is
-    another one.
+    another one. ``assumed`` is the release whose defaults stand where none is stated.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Engine(Value):
     read: Callable[[Invocation, tuple[Word, ...], str | None], Reading] | None = None
     unsupported: Callable[[str | None, Context], Iterable[tuple[KeyPath, str, Source]]] | None = None
     moved: tuple[str, ...] = ()
+    assumed: str = ""
 
 
 class TraceRow(NamedTuple):

@@ -20,7 +20,8 @@ class Format(Value):
     of the native matrix path, or None when the format is weight-only and is dequantized to 16 bit first.
     ``activations`` is the format that the native path needs activations in. ``group`` is the number of
     elements along the reduction axis that share a scale (0: whole tensor or channel). ``covers`` names
-    the tensor roles that are stored this way; everything else keeps the checkpoint's own format.
+    the tensor roles that are stored this way; everything else keeps the checkpoint's own format. ``endings`` are
+    what publishers add to a model's name for its checkpoints in the format, in lower case and without separators.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Format(Value):
     kv_cache: bool = False
     aliases: tuple[str, ...] = ()
     sources: tuple[str, ...] = field(default=())
+    endings: tuple[str, ...] = ()
 
     @property
     def bits_per_element(self) -> float:

@@ -31,6 +31,7 @@ from servelint.rule import Rule, RuleEntry
 from servelint.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    from servelint.checkpoints import Checkpoint
     from servelint.evidence import EvidenceFormat
     from servelint.instances import Instances
     from servelint.launch.manifest import ManifestFormat
@@ -204,6 +205,14 @@ class Plugins:
     def models(self) -> Catalogue[Architecture]:
         """Models by id and alias."""
         return self._models[0]
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """What a name that is no model's says of model and format; None for a model's own, and for any other name."""
+        if self.models.resolve(name) is not None:
+            return None
+        from servelint.checkpoints import checkpoint
+
+        return checkpoint(name, self.models, self.formats)
 
     def read_config(self, name: str, model_type: str, config: Mapping[str, object]) -> Architecture:
         """Read a published config; CatalogueError if no family reads its ``model_type``, ValueError from the reader."""

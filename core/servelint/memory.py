@@ -20,9 +20,6 @@ from servelint.layout import Formats
 from servelint.lineage import Input, Lineage, Source
 from servelint.values import Value
 
-LEAST_RUNTIME = 0.3 * 2**30
-"""What a device's runtime takes at least: the least in the start-up logs of docs/conventions.md is 0.31 GiB."""
-
 
 @frozen(eq=False, repr=False)
 class Weights(Value):
@@ -83,15 +80,11 @@ class State(Value):
 
 @frozen(eq=False, repr=False)
 class Reserve(Value):
-    """Bytes a device needs besides weights and KV cache: runtime context, graphs, workspace, draft.
-
-    ``rough``: a size from logs of other deployments, not one that follows from this one's tensors.
-    """
+    """Bytes a device needs besides weights and KV cache, by estimate: runtime context, graphs, activations."""
 
     name: str
     bytes: float
     lineage: Lineage
-    rough: bool = False
 
 
 class PageGroup(NamedTuple):
@@ -321,14 +314,9 @@ class MemoryLedger(Value):
         return int(blocks / pool.reported_blocks(context) * context)
 
     @property
-    def firm(self) -> MemoryLedger:
-        """The ledger with the least that rough reserves take: what it has no room for, there is none for."""
-        rough = [r for r in self.reserves if r.rough]
-        if not rough:
-            return self
-        together = min(sum(r.bytes for r in rough), LEAST_RUNTIME)
-        least = evolve(rough[0], bytes=together)
-        return evolve(self, reserves=(*(r for r in self.reserves if not r.rough), least))
+    def bare(self) -> MemoryLedger:
+        """The ledger without reserves, which are estimates: what has no room in it has none for certain."""
+        return evolve(self, reserves=())
 
     def with_reserve(self, reserve: Reserve) -> MemoryLedger:
         """Return the ledger with one more reserve."""

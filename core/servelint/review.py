@@ -6,14 +6,14 @@ Names that do not resolve and choices that do not compose are values here (`Revi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve
 
-from servelint.architecture import Architecture
+from servelint.architecture import Architecture, Quantization
 from servelint.catalogue import Catalogue
 from servelint.composition import Assumption, Composition, Setup, Unresolved, build_topology, resolve_formats
 from servelint.cost import Pricer
@@ -34,6 +34,7 @@ from servelint.spec.model import Claim, Deployment, Hardware, PrefixHit, Workloa
 from servelint.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    from servelint.checkpoints import Checkpoint
     from servelint.evidence import Measurement
     from servelint.measured import Evidence
 
@@ -63,6 +64,7 @@ class Review:
         self.infeasible: InfeasibleError | None = None
         self._topology_assumptions: list[Assumption] = []
         self._instance_assumptions: list[Assumption] = []
+        self._checkpoint_assumptions: list[Assumption] = []
         self._services: dict[tuple[Mix, Figure], Service] = {}
         self._traces: dict[tuple[str, str | None], Mix | ValueError | None] = {}
         self._trace_bytes = 0
@@ -144,15 +146,50 @@ class Review:
             return self._config_architecture(model.config)
         if model.id is None:
             return None
+        named = self.plugins.checkpoint(model.id)
+        if named is not None and (made := self._checkpoint(named)) is not None:
+            return self._overridden(made)
         found = self._resolved(("model", "id"), self.plugins.models, model.id)
         return None if found is None else self._overridden(found)
+
+    def _checkpoint(self, named: Checkpoint) -> Architecture | None:
+        """The model that a checkpoint was made of, in the checkpoint's format; None where nothing says that."""
+        model, name = self.plugins.models.get(named.base), self.deployment.model.id
+        declared = getattr(self.deployment.policies.get("quantization"), "weights", None)
+        if named.format is None:
+            return None if declared is None and model.quantization is None else model
+        stored, own = self.plugins.format(named.format), model.quantization
+        if own is not None and own.format == stored.name:
+            return model
+        if "attention" not in stored.covers:
+            # Of a format for experts alone the name does not say what the rest is stored in.
+            return None
+        if declared is None:
+            path, reason = ("policy", "quantization", "weights"), f"by the checkpoint's name, {name}: {model.id} in it"
+            source = Source("model", model.id, "quantization")
+            self._checkpoint_assumptions = [Assumption(path, stored.name, reason, source)]
+        return evolve(model, quantization=Quantization(stored.name, stored.covers, stored.group))
 
     def _resolved(self, path: KeyPath, catalogue: Catalogue[T], name: str) -> T | None:
         try:
             return catalogue.get(name)
         except (CatalogueError, PluginError) as error:
-            self.unresolved.append(Unresolved(path, str(error)))
+            self.unresolved.append(Unresolved(path, f"{error}{self._made_of(path, name)}"))
             return None
+
+    def _made_of(self, path: KeyPath, name: str) -> str:
+        """What to write for a checkpoint of a known model whose name does not say its format."""
+        if path != ("model", "id"):
+            return ""
+        from servelint.checkpoints import beginning
+
+        base = beginning(name, self.plugins.models)
+        return (
+            f'; if it is {base!r} in another format, set model.id = "{base}" and policy.quantization.weights to that '
+            "format"
+            if base is not None
+            else ""
+        )
 
     def _overridden(self, architecture: Architecture) -> Architecture:
         override = self.deployment.model.override
@@ -198,6 +235,17 @@ class Review:
             self.unresolved.append(Unresolved(("engine", "name"), message))
             return None
         return found or Engine(DEFAULT_ENGINE, lambda v, c: {}, lambda v, c: {})
+
+    @property
+    def offloaded(self) -> str | None:
+        """What the engine keeps outside the devices, so that nothing here knows what they hold; None where nothing."""
+        engine, model = self.deployment.engine, self.architecture
+        if engine.offload is not None:
+            return engine.offload
+        layers = engine.device_layers
+        if layers is None or model is None or layers > model.num_layers:
+            return None
+        return f"all but {layers} of {model.num_layers} layers and the output in host memory"
 
     @property
     def engine_version(self) -> str | None:
@@ -402,7 +450,12 @@ class Review:
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Every value that the spec does not set."""
-        own: list[Assumption] = [*self._instance_assumptions, *self._topology_assumptions]
+        own: list[Assumption] = [
+            *self._instance_assumptions,
+            *self._topology_assumptions,
+            *self._checkpoint_assumptions,
+            *self._launch_assumptions,
+        ]
         if not self.declared("engine", "name"):
             own.append(
                 Assumption(
@@ -415,6 +468,14 @@ class Review:
         if self.composition is not None:
             own += self.composition.context.assumptions
         return tuple(own)
+
+    @property
+    def _launch_assumptions(self) -> Iterator[Assumption]:
+        """What the launch arguments leave open and their engine's reader filled in."""
+        for path, setting in self.document.settings.items():
+            if setting.assumed:
+                source = Source("spec", setting.place.file or self.document.name, "", path)
+                yield Assumption(path, setting.value, f"{setting.spelling}: {setting.note}", source)
 
     def assumption(self, *path: str | int) -> Assumption | None:
         """What stands for a key that the spec does not set."""

@@ -197,3 +197,48 @@ def test_the_rank_of_a_node_decides_no_figure(plugins: Plugins) -> None:
     (document,) = open_manifest("compose.yaml", text, plugins)
     assert document.launched is not None
     assert document.launched.troubles == ()
+
+
+@pytest.mark.parametrize("name", ["h100", "nvidia/h100-sxm5-80bg", ""])
+def test_a_mistyped_hardware_switches_nothing_off(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text("vllm serve Qwen/Qwen3-8B\n")
+    assert main(["check", str(path), "--hardware", name]) == 2
+    assert "--hardware: no plugin provides the accelerator" in capsys.readouterr().err
+
+
+def test_hardware_may_be_an_instance_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text("vllm serve meta-llama/Llama-3.3-70B-Instruct --max-model-len 8192\n")
+    assert main(["check", str(path), "--hardware", "p5.48xlarge", "--format", "json"]) == 1
+    assert "MEM001" in {f["code"] for f in json.loads(capsys.readouterr().out)["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [
+        (
+            "text-generation-launcher --model-id Qwen/Qwen3-8B --max-input-tokens 8192 --max-total-tokens 8192",
+            ["ENG004"],
+        ),
+        ("text-generation-launcher --model-id Qwen/Qwen3-8B --max-input-tokens 8191 --max-total-tokens 8192", []),
+        (
+            "docker run vllm/vllm-openai:v0.11.2 --model Qwen/Qwen3-8B -tp 2 -dcp 3 --max-model-len 8192",
+            ["ENG004"],
+        ),
+        (
+            "docker run lmsysorg/sglang:v0.5.1 python -m sglang.launch_server --model-path m --enable-dp-attention",
+            ["ENG004"],
+        ),
+    ],
+)
+def test_what_the_arguments_reader_calls_refused_is_an_error(
+    command: str, codes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text(command + "\n")
+    main(["check", str(path), "--format", "json", "--hardware", "nvidia/h100-sxm5-80gb"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [f["code"] for f in found if f["code"] == "ENG004"] == codes

@@ -12,7 +12,7 @@ from servelint.formats import Format
 from servelint.layout import Formats
 from servelint.lineage import Lineage
 from servelint.manager import Plugins
-from servelint.memory import LEAST_RUNTIME, Cache, MemoryLedger, PageGroup, PagePool, Reserve, State, Weights, lay
+from servelint.memory import Cache, MemoryLedger, PageGroup, PagePool, Reserve, State, Weights, lay
 from servelint.testing import compose, samples
 
 NOTE = Lineage("given")
@@ -259,11 +259,6 @@ def test_a_cache_holds_no_more_tokens_than_its_cap() -> None:
     assert evolve(held, states=(state,), token_cap=40).cache_left(0) == 900.0
 
 
-def test_rough_reserves_count_for_the_least_that_was_seen() -> None:
-    rough = Reserve("runtime", 2.0 * LEAST_RUNTIME, NOTE, rough=True)
-    held = ledger(weights(100)).with_reserve(Reserve("draft", 60.0, NOTE)).with_reserve(rough)
-    assert held.firm.fit(0).reserves == 60.0 + LEAST_RUNTIME
-    small = ledger().with_reserve(evolve(rough, bytes=5.0)).with_reserve(evolve(rough, bytes=2.0))
-    assert small.firm.fit(0).reserves == 7.0
-    plain = ledger(weights(100))
-    assert plain.firm is plain
+def test_a_bare_ledger_has_no_reserves() -> None:
+    held = ledger(weights(100)).with_reserve(Reserve("runtime", 60.0, NOTE))
+    assert held.fit(0).left + 60.0 == held.bare.fit(0).left

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from servelint.commands.common import (
     Unreadable,
     choice,
+    given_hardware,
     parser,
     read_specs,
     rewrite,
@@ -21,7 +22,6 @@ from servelint.commands.common import (
 from servelint.config import Config, project_folder, with_overrides
 from servelint.errors import ConfigError, PluginError
 from servelint.files import Text
-from servelint.lineage import KeyPath
 from servelint.lint import Linter, Report, lint
 from servelint.manager import Plugins
 from servelint.report.safe import file_name, guarded, printable
@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
     made.add_argument("--select", action="append", metavar="RULES", help="codes, families or names, comma separated")
     made.add_argument("--ignore", action="append", default=[], metavar="RULES", help="the same, left out")
     made.add_argument("--fail-on", metavar="LEVEL", help="error (default), warning or info")
-    made.add_argument("--hardware", metavar="ID", help="accelerator of manifests that name none")
+    made.add_argument("--hardware", metavar="ID", help="accelerator or instance type of manifests that name none")
     made.add_argument("--fix", action="store_true", help="apply safe fixes to the specs, then check")
     made.add_argument("--unsafe-fixes", action="store_true", help="also fixes that change what is deployed")
     made.add_argument("--diff", action="store_true", help="show what fixes would change, write nothing")
@@ -64,6 +64,7 @@ def run(argv: list[str]) -> int:
     choice("--format", arguments.format, plugins.reporters)
     for name, _ in outputs:
         choice("--output", name, plugins.reporters)
+    given = given_hardware(arguments.hardware, plugins)
     unreadable: list[Unreadable] = []
     texts = _texts(paths, config, unreadable)
     if arguments.diff:
@@ -74,9 +75,6 @@ def run(argv: list[str]) -> int:
         texts = _fixed(texts, Linter(plugins, config, place.root), unsafe=arguments.unsafe_fixes)
     elif arguments.unsafe_fixes:
         raise ConfigError("--unsafe-fixes: it goes with --fix or --diff")
-    given: dict[KeyPath, object] = (
-        {} if arguments.hardware is None else {("hardware", "accelerator"): arguments.hardware}
-    )
     report = lint(texts, plugins, config, place.root, given)
     if not report.files and not unreadable and not report.unreadable:
         skipped = "".join(f"; {name}: {reason}" for name, reason in report.skipped[:3])

@@ -15,6 +15,7 @@ from servelint import toml
 from servelint.config import Config
 from servelint.errors import ConfigError, ManifestError
 from servelint.files import Text, read_regular
+from servelint.lineage import KeyPath
 from servelint.manager import Plugins
 from servelint.report.safe import guarded, printable
 from servelint.suggest import did_you_mean
@@ -123,6 +124,17 @@ def _check_plugin_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise ConfigError(f"no plugin is called {name!r}, so it cannot be disabled{did_you_mean(name, known)}")
+
+
+def given_hardware(name: str | None, plugins: Plugins) -> dict[KeyPath, object]:
+    """The key of a spec that ``--hardware`` sets; ConfigError for a name of no accelerator and no instance type."""
+    if name is None:
+        return {}
+    for key, catalogue in (("accelerator", plugins.accelerators), ("instance", plugins.instances)):
+        found = catalogue.resolve(name)
+        if found is not None:
+            return {("hardware", key): found}
+    raise ConfigError(f"--hardware: {plugins.accelerators.unknown(name)}")
 
 
 def choice(what: str, value: str, known: Iterable[str]) -> str:

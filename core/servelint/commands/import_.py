@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from servelint.commands.common import (
     Unreadable,
     choice,
+    given_hardware,
     parser,
     read_input,
     read_named,
@@ -131,14 +132,7 @@ def _environment(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _given(arguments: argparse.Namespace, plugins: Plugins) -> dict[KeyPath, object]:
-    given: dict[KeyPath, object] = {}
-    if arguments.hardware is not None:
-        if plugins.accelerators.resolve(arguments.hardware) is not None:
-            given["hardware", "accelerator"] = plugins.accelerators.resolve(arguments.hardware)
-        elif plugins.instances.resolve(arguments.hardware) is not None:
-            given["hardware", "instance"] = plugins.instances.resolve(arguments.hardware)
-        else:
-            raise ConfigError(f"--hardware: {plugins.accelerators.unknown(arguments.hardware)}")
+    given = given_hardware(arguments.hardware, plugins)
     if arguments.model is not None:
         if plugins.models.resolve(arguments.model) is None:
             raise ConfigError(f"--model: {plugins.models.unknown(arguments.model)}")

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 MOST_TROUBLES = 50
 """Of one command line; who made more mistakes finds out after the first ones."""
 
+MOST_SLIPS, LEAST_LETTERS = 2, 4
+"""Letters in which a slip differs at most, and those of a word that is told from another by one."""
+
+MOST_LOOKED_UP = 100
+"""Unknown flags of one command line in which a slip is looked for."""
+
 MOST_JSON = 100_000
 """Characters of a value that may be JSON."""
 
@@ -122,17 +128,26 @@ class FlagTable:
     """The flags of an engine, by every spelling.
 
     ``complete`` says that a flag outside the table is one that no release up to ``checked`` has. ``prefixes``
-    tells whether the engine's parser takes unambiguous beginnings of names.
+    tells whether the engine's parser takes unambiguous beginnings of names. ``assumed`` is the release whose defaults
+    stand for those of one that is not stated.
     """
 
     def __init__(
-        self, engine: str, flags: Iterable[Flag], *, checked: str = "", complete: bool = False, prefixes: bool = True
+        self,
+        engine: str,
+        flags: Iterable[Flag],
+        *,
+        checked: str = "",
+        complete: bool = False,
+        prefixes: bool = True,
+        assumed: str = "",
     ) -> None:
         self.engine = engine
         self.flags = {flag.name: flag for flag in flags}
         self.checked = checked
         self.complete = complete
         self.prefixes = prefixes
+        self.assumed = assumed
         aliases = [(a, f) for f in self.flags.values() for a in f.aliases]
         self._short = {a[1:]: f for a, f in aliases if a.startswith("-") and not a.startswith("--")}
         self._spelled = {a.lstrip("-"): f for a, f in aliases if a.lstrip("-") not in self._short} | self.flags
@@ -146,6 +161,15 @@ class FlagTable:
                 self._near.clear()
             self._near[name] = nearest(name, self.flags, 2)
         return self._near[name]
+
+    def meant(self, name: str) -> str:
+        """The flag that a name is with a slip of the keyboard, empty where there is none."""
+        words = name.count("-") + 1
+        for known in self._sorted:
+            begun = "-".join(known.split("-", words)[:words]) if self.prefixes and words > 1 else known
+            if slipped(name, known) or slipped(name, begun):
+                return known
+        return ""
 
     def find(self, name: str, version: str | None, dashes: int = 0) -> tuple[Flag | None, tuple[str, ...]]:
         """The flag that a name means; else None, with the names that it could be the beginning of.
@@ -203,6 +227,7 @@ class _Reader:
         self.positional: list[Word] = []
         self.troubles: list[Trouble] = []
         self._about = ""
+        self._looked_up = 0
 
     def words(self, words: Sequence[Word]) -> None:
         position = 0
@@ -308,23 +333,40 @@ class _Reader:
         near = self.table.find(name, None)[0] if shown.startswith("--") else None
         # A short flag with a dash too many is none in any release.
         short = [a for a in near.aliases if a == f"-{name}"] if near is not None else []
-        if not self.table.complete or (self._newer() and not short):
-            return
         close = short or [f"--{n}" for n in self.table.nearest(name)]
-        help_ = f"did you mean {' or '.join(close)}?" if close else ""
         upto = f" up to {self.table.checked}" if self.table.checked else ""
-        self._trouble("unknown", word.place, f"no release of {self.table.engine}{upto} has the flag {shown}", help_)
-
-    def _newer(self) -> bool:
-        """Whether the release is newer than those that the table was made from, or may be."""
-        checked = release(self.table.checked)
-        return bool(checked) and (not release(self.version) or release(self.version) > checked)
+        message, kind = f"no release of {self.table.engine}{upto} has the flag {shown}", "unknown"
+        numbers, checked = release(self.version), release(self.table.checked)
+        if not self.table.complete or (checked and not short and not (numbers and numbers <= checked)):
+            # A fork, a release that nobody looked at or a newer one may have flags of its own, but no slips.
+            if not word.text.startswith("-"):
+                # A key of a file may be one of the program that reads the file.
+                return
+            self._looked_up += 1
+            slip = self.table.meant(name) if self._looked_up <= MOST_LOOKED_UP else ""
+            if slip:
+                close = [f"--{slip}"]
+                message = f"no release of {self.table.engine} that is known has the flag {shown}, and --{slip} is near"
+            elif self.table.complete and not numbers:
+                kind = "unlisted"
+            else:
+                return
+        help_ = f"did you mean {' or '.join(close)}?" if close else ""
+        self._trouble(kind, word.place, message, help_)
 
     def _check(self, flag: Flag, name: str, shown: str, word: Word) -> None:
         engine, version = self.table.engine, self.version
         numbers = release(version)
-        if numbers and flag.until and numbers >= release(flag.until):
-            instead = f"use {flag.instead}" if flag.instead else "take it out"
+        instead = f"use {flag.instead}" if flag.instead else "take it out"
+        if not numbers and flag.until and release(flag.until) <= release(self.table.assumed):
+            self._trouble(
+                "dated",
+                word.place,
+                f"{engine} has not had {shown} since release {flag.until}, and no release is stated: a current one "
+                "refuses to start",
+                f"{instead}, or state the release that has it",
+            )
+        elif numbers and flag.until and numbers >= release(flag.until):
             self._trouble(
                 "removed",
                 word.place,
@@ -396,6 +438,39 @@ class _Reader:
     def _trouble(self, kind: Any, place: Place, message: str, help_: str) -> None:
         if len(self.troubles) < MOST_TROUBLES:
             self.troubles.append(Trouble(kind, place, message, help_, self._about))
+
+
+def slipped(name: str, known: str) -> bool:
+    """Whether a name is a known one with a slip: a dash too many or too few, or a letter or two in its longer words.
+
+    Names that differ in a short word (``tp``, ``ep``), in a beginning or in the number of words may both be flags.
+    """
+    if name == known or abs(len(name) - len(known)) > MOST_SLIPS or name[:1] != known[:1]:
+        return False
+    if name.replace("-", "") == known.replace("-", ""):
+        return True
+    ours, theirs = name.split("-"), known.split("-")
+    if len(ours) != len(theirs):
+        return False
+    pairs = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
+    return len(pairs) == 1 and all(
+        one[:1] == other[:1] and len(other) >= LEAST_LETTERS and _edits(one, other) <= (2 if len(other) >= 9 else 1)
+        for one, other in pairs
+    )
+
+
+def _edits(one: str, other: str) -> int:
+    """Letters to put in, take out, replace, or swap with the next, from one word to another."""
+    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        last, row, older = row, [i], before
+        for j, b in enumerate(other, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b))
+            if i > 1 and j > 1 and (a, one[i - 2]) == (other[j - 2], b):
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+        before = last
+    return row[-1]
 
 
 def _plain(name: str) -> str:

@@ -48,14 +48,25 @@ class Hint(NamedTuple):
 class Trouble(NamedTuple):
     """Something wrong with a manifest or with launch arguments, at a place.
 
-    ``kind`` decides which rule reports it: ``unknown`` (the release never had the flag), ``removed``,
+    ``kind`` decides which rule reports it: ``unknown`` (the release never had the flag), ``unlisted`` (no release that
+    is known had it, and none is stated), ``removed``, ``dated`` (only releases older than the assumed one had it),
     ``not-yet``, ``lost`` (the value silently does not take effect), ``bad-value``, ``abbreviated``,
     ``ambiguous``, ``unresolved`` (a value stands outside the file) and ``unsupported`` (the engine refuses
     the combination). ``help`` says what to write instead, ``about`` names the flag or key.
     """
 
     kind: Literal[
-        "unknown", "removed", "not-yet", "lost", "bad-value", "abbreviated", "ambiguous", "unresolved", "unsupported"
+        "unknown",
+        "unlisted",
+        "removed",
+        "dated",
+        "not-yet",
+        "lost",
+        "bad-value",
+        "abbreviated",
+        "ambiguous",
+        "unresolved",
+        "unsupported",
     ]
     place: Place
     message: str
@@ -99,7 +110,8 @@ class Setting(NamedTuple):
     """One key of a spec, as a launch file sets it: the TOML value, its place, and how the file spells it.
 
     Where the engine divides a number over slots, or lets them share it, ``written`` is that number as the file has it,
-    and ``slots`` how many they are; the value is then what one of them may have.
+    and ``slots`` how many they are; the value is then what one of them may have. ``assumed``: the file does not say the
+    value, which its note explains; what a spec declares goes before it.
     """
 
     path: KeyPath
@@ -109,6 +121,7 @@ class Setting(NamedTuple):
     note: str = ""
     written: int = 0
     slots: int = 1
+    assumed: bool = False
 
     @property
     def divided(self) -> bool:

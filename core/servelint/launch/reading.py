@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attrs import evolve
 
 from servelint import contract
+from servelint.checkpoints import contained
 from servelint.errors import CatalogueError, PluginError
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word, count_of
 from servelint.launch.manifest import ManifestError, ManifestFile, resolved
@@ -205,25 +206,52 @@ def _folder(model: object) -> bool:
 
 
 def _keep_checkpoint(settings: dict[KeyPath, Setting], plugins: Plugins, model: str | None) -> None:
-    """Drop formats that a flag names of a checkpoint that is quantized already.
+    """Drop formats that a flag names of a checkpoint that is quantized already; ``model`` is what a spec declares.
 
-    The flag then repeats what the checkpoint is stored in, and a 16-bit type is that of what is left in 16 bit.
+    The flag then repeats what the checkpoint is stored in, and a 16-bit type is that of what is left in 16 bit. A
+    certain format of fewer bits is kept: what is loaded is not what was published under the model's name. Where a spec
+    declares the model that the launched checkpoint was made of, the checkpoint's name says the format.
     """
-    named = {path: settings[path] for path in _FORMATS if path in settings}
-    if not named:
-        return
     of = settings.get(("model", "id"))
-    id_ = model or (str(of.value) if of is not None else "")
-    if plugins.models.resolve(id_) is None:
-        settings.pop(_FORMATS[1], None)
+    loaded = str(of.value) if of is not None else ""
+    id_ = model or loaded
+    named = plugins.checkpoint(loaded) if loaded else None
+    if of is not None and named is not None and named.format is not None and id_ != loaded:
+        if plugins.models.resolve(id_) == named.base:
+            said = of._replace(path=_FORMATS[0], value=named.format, note="by the checkpoint's name", assumed=True)
+            settings[_FORMATS[0]] = said
+            settings.pop(_FORMATS[1], None)
         return
-    try:
-        architecture = plugins.models.get(id_)
-    except (CatalogueError, PluginError):
+    found = {path: settings[path] for path in _FORMATS if path in settings}
+    if not found:
         return
-    if architecture.quantization is not None or architecture.stored not in ("bf16", "fp16", "fp32"):
-        for path in named:
+    if named is not None and named.format is not None:
+        stored = named.format
+    else:
+        if plugins.models.resolve(id_) is None and named is None:
+            settings.pop(_FORMATS[1], None)
+            return
+        try:
+            architecture = plugins.models.get(id_ if named is None else named.base)
+        except (CatalogueError, PluginError):
+            return
+        own = architecture.quantization
+        stored = own.format if own is not None else architecture.stored
+        if own is None and stored in ("bf16", "fp16", "fp32"):
+            return
+    weights = found.get(_FORMATS[0])
+    if weights is None or not _narrower(weights, stored, plugins, file=contained(loaded)):
+        for path in found:
             del settings[path]
+
+
+def _narrower(weights: Setting, stored: str, plugins: Plugins, *, file: bool) -> bool:
+    """Whether a setting of the weights' format says more than the format that the model is published in."""
+    if weights.assumed:
+        return False
+    formats = plugins.formats
+    said, own = formats.get(str(weights.value).lower()), formats.get(stored.lower())
+    return file or (said is not None and own is not None and said.bits < own.bits)
 
 
 def _expanded(invocation: Invocation) -> tuple[tuple[Word, ...], ...]:

@@ -36,6 +36,8 @@ RUNS: tuple[KeyPath, ...] = (
     ("model", "max_model_len"),
     ("engine", "enforce_eager"),
     ("engine", "cuda_graph_max_batch"),
+    ("engine", "offload"),
+    ("engine", "device_layers"),
 )
 """Keys outside the policies in which the arguments' value counts, too."""
 
@@ -226,7 +228,7 @@ def _merge(document: Document, launched: Launched, plugins: Plugins) -> None:
                 settings[path] = setting
                 _set(data, path, setting.value)
             continue
-        if _agree(path, declared, setting.value, plugins):
+        if setting.assumed or _agree(path, declared, setting.value, plugins):
             continue
         contradictions.append(Contradiction(path, declared, setting, runs))
         if runs:

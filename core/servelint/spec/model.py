@@ -280,6 +280,16 @@ class EngineTable(Value):
         doc="The largest step that is captured in a device graph: its tokens in vLLM, its sequences elsewhere. Left "
         "out: the engine's default.",
     )
+    offload: str | None = key(
+        Text(),
+        doc="What of the model the engine keeps outside the devices, such as `experts in host memory`. How much that "
+        "is is not modelled: MEM001, MEM002 and MEM006 then decide nothing, and steps take longer than is estimated.",
+    )
+    device_layers: int | None = key(
+        Integer(0, 1_000_000),
+        doc="Layers that the devices hold, the output counted as one; the engine keeps the others in host memory. "
+        "Fewer than all are an `offload`. Left out: all.",
+    )
 
 
 @frozen(slots=False, eq=False, repr=False)

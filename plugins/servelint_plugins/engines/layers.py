@@ -14,6 +14,7 @@ from servelint.launch.flags import Arguments, FlagTable, Given, read, telling
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
 from servelint.launch.manifest import ManifestFile, Node
 from servelint.lineage import KeyPath
+from servelint_plugins.engines.methods import method
 
 Kind = Literal["lost", "bad-value", "unresolved", "unsupported", "unknown"]
 
@@ -47,6 +48,13 @@ class Layers:
             return
         made = given.setting(path, value)
         self.settings[path] = made._replace(note=", ".join(part for part in (made.note, note) if part))
+
+    def stored(self, name: str, path: KeyPath, own: dict[str, str]) -> None:
+        """Let a flag that names a method of quantization set the weights' format; ``own`` are the engine's methods."""
+        found = method(self.value(name), own)
+        if found is not None:
+            self.set(name, path, found.format, found.note)
+            self.settings[path] = self.settings[path]._replace(assumed=bool(found.note))
 
     def as_they_stand(self) -> None:
         """Let every flag whose value a key takes as it is set that key; a count below 1 is no value."""

@@ -53,6 +53,7 @@ _FLAGS = (
     Flag("no-kv-offload", (), "switch", ("-nkvo",)),
     Flag("cpu-moe", (), "switch", ("-cmoe",)),
     Flag("n-cpu-moe", (), "int", ("-ncmoe",)),
+    Flag("n-cpu-ffn", (), "int", ("-ncffn",)),
     Flag("override-tensor", (), "each", ("-ot",)),
     Flag("n-predict", (), "int", ("-n", "--predict")),
     Flag("threads", (), "int", ("-t",)),
@@ -89,6 +90,12 @@ VARIABLES = {
     "LLAMA_ARG_CACHE_TYPE_V": "cache-type-v",
     "LLAMA_ARG_FLASH_ATTN": "flash-attn",
     "LLAMA_ARG_N_GPU_LAYERS": "gpu-layers",
+    "LLAMA_ARG_CPU_MOE": "cpu-moe",
+    "LLAMA_ARG_N_CPU_MOE": "n-cpu-moe",
+    "LLAMA_ARG_N_CPU_FFN": "n-cpu-ffn",
+    "LLAMA_ARG_OVERRIDE_TENSOR": "override-tensor",
+    "LLAMA_ARG_KV_OFFLOAD": "kv-offload",
+    "LLAMA_ARG_FIT": "fit",
     "LLAMA_ARG_SPLIT_MODE": "split-mode",
     "LLAMA_ARG_TENSOR_SPLIT": "tensor-split",
     "LLAMA_ARG_SPEC_DRAFT_MODEL": "model-draft",
@@ -159,6 +166,7 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
     _batches(flags)
     _devices(flags, invocation)
     _cache(flags)
+    _offload(flags, invocation)
     _speculation(flags)
     switch = invocation.env.get("GGML_CUDA_DISABLE_GRAPHS")
     if switch is not None and switch.text not in ("", "0") and not switch.unresolved:
@@ -178,11 +186,13 @@ def _model(flags: Layers) -> None:
     if repository is not None:
         name, colon, kind = repository.value.partition(":")
         flags.set("hf-repo", ("model", "id"), name)
-        # Without a type in the name the server takes Q4_K_M.
-        stated = file_type(f":{kind}") if colon else None
-        stated = stated or (file_type(file.value) if file is not None else None) or ("" if colon else "q4_k_m")
+        # A file goes before the type in the name; without either the server takes Q4_K_M.
+        named = f":{kind}" if file is None else file.value
+        stated = file_type(named) or ("" if colon or file is not None else "q4_k_m")
+        path = (*QUANTIZATION, "weights")
         if stated:
-            flags.set("hf-repo", (*QUANTIZATION, "weights"), stated, "" if colon else "the type that is fetched first")
+            flags.set("hf-repo", path, stated, "" if colon else "the type that is fetched first")
+            flags.settings[path] = flags.settings[path]._replace(assumed=not colon and file is None)
         return
     for source in ("model", "model-url"):
         given = flags.get(source)
@@ -256,6 +266,29 @@ def _cache(flags: Layers) -> None:
     elif keys is not None and values is not None:
         wider = max((keys, values), key=_bits)
         flags.set("cache-type-k" if wider == keys else "cache-type-v", path, wider, "the wider one of keys and values")
+
+
+def _offload(flags: Layers, invocation: Invocation) -> None:
+    """What stays in host memory, or is placed by hand; how many of a device's bytes that is is not modelled."""
+    path = ("engine", "offload")
+    layers = str(flags.value("gpu-layers") or "")
+    if layers.isdecimal():
+        flags.set("gpu-layers", ("engine", "device_layers"), min(int(layers[:7]), 1_000_000))
+    if flags.value("no-kv-offload") or flags.value("kv-offload") is False:
+        flags.set(
+            "no-kv-offload" if flags.value("no-kv-offload") else "kv-offload", path, "the KV cache in host memory"
+        )
+    if flags.value("override-tensor") is not None:
+        flags.set("override-tensor", path, "tensors where --override-tensor puts them")
+    for name, kept in (("n-cpu-ffn", "MLPs"), ("n-cpu-moe", "experts"), ("cpu-moe", "experts")):
+        if (flags.value(name) or 0) > 0:
+            flags.set(name, path, f"{kept} in host memory")
+    fitted = layers in ("", "auto") and str(flags.value("fit") or "on") != "off"
+    # Arguments that a spec holds or points into need not be all.
+    whole = bool(flags.given) and invocation.format not in ("spec", "path")
+    if fitted and whole and path not in flags.settings:
+        kept, note = "layers that do not fit, in host memory", "not given: as many layers as fit"
+        flags.settings[path] = Setting(path, kept, invocation.place, "--gpu-layers", note, assumed=True)
 
 
 def _bits(name: str) -> int:

@@ -266,5 +266,6 @@ ENGINE = Engine(
     release_images=("lmsysorg/sglang",),
     read=_read,
     unsupported=unsupported,
+    assumed=".".join(map(str, ASSUMED)),
     moved=("0.4.3", "0.4.9", "0.5.3", "0.5.5", "0.5.12", "0.5.16", "0.5.20"),
 )

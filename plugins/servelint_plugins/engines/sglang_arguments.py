@@ -11,10 +11,11 @@ from servelint.errors import ManifestError
 from servelint.launch.flags import read as read_flags
 from servelint.launch.flags import read_options
 from servelint.launch.invocation import Invocation, Reading, Trouble, Word
-from servelint.releases import release
+from servelint.releases import release, repository
 from servelint_plugins.engines.layers import Layers, file_beside
 from servelint_plugins.engines.sglang_flags import WHOLE, table
 
+RELEASE_IMAGE = "lmsysorg/sglang"
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
 CACHE = ("policy", "kv_cache")
@@ -29,13 +30,10 @@ CACHE_FORMATS = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
-ONLINE = {"fp8": "fp8", "mxfp8": "mxfp8", "nvfp4_online": "nvfp4"}
-"""Methods of ``--quantization`` that convert a 16-bit checkpoint; the others name what a checkpoint is stored in."""
+WEIGHT_METHODS = {"bitsandbytes": "nf4-double", "mxfp8": "mxfp8", "nvfp4_online": "nvfp4"}
+"""Values of ``--quantization`` that are this engine's own, or that others mean otherwise."""
 
 TORCHAO = {"int8wo": "int8-weight-only", "int8dq": "int8", "fp8wo": "fp8-weight-only", "int4wo-128": "int4-g128"}
-STORED = ("fp8", "awq", "gptq", "int4", "int8", "w4a", "w8a", "nvfp4", "fp4", "gguf", "bnb")
-"""Parts of names of checkpoints that are quantized already."""
-
 WHOLE_GROUP = (
     "deepep",
     "deepep_v2",
@@ -70,9 +68,11 @@ class _Reader:
     def __init__(self, invocation: Invocation, words: tuple[Word, ...], version: str | None) -> None:
         self.version = version
         self.numbers = release(version)
-        # Dynamo's workers add flags of their own.
+        # Dynamo's workers, and the images of others, may have flags of their own.
         foreign = any(word.text == "dynamo.sglang" for command in invocation.commands for word in command)
-        line = read_flags(words, table(self.numbers in WHOLE and not foreign), version)
+        image = repository(invocation.image.text) if invocation.image is not None else RELEASE_IMAGE
+        known = self.numbers in WHOLE or (not self.numbers and RELEASE_IMAGE in image)
+        line = read_flags(words, table(known and not foreign), version)
         below = [read_options(invocation.options, table(), version)]
         config = line.get("config")
         trouble: Trouble | None = None
@@ -102,6 +102,7 @@ class _Reader:
         self._batching()
         self._formats()
         self._cache()
+        self._offload()
         self._speculation()
         self._graphs()
         self.flags.one_device(self.invocation, "--tp-size")
@@ -167,10 +168,7 @@ class _Reader:
         cache = CACHE_FORMATS.get(flags.value("kv-cache-dtype") or "auto")
         if cache is not None:
             flags.set("kv-cache-dtype", (*QUANTIZATION, "kv_cache"), cache)
-        model = str(flags.value("model-path") or "").lower()
-        weights = ONLINE.get(flags.value("quantization") or "")
-        if weights is not None and not any(part in model for part in STORED):
-            flags.set("quantization", (*QUANTIZATION, "weights"), weights, "converted when it is loaded")
+        flags.stored("quantization", (*QUANTIZATION, "weights"), WEIGHT_METHODS)
         stored = TORCHAO.get(flags.value("torchao-config") or "")
         if stored is not None:
             flags.set("torchao-config", (*QUANTIZATION, "weights"), stored, "converted when it is loaded")
@@ -183,6 +181,14 @@ class _Reader:
             flags.set("hicache-storage-backend", (*CACHE, "offload"))
         elif flags.value("enable-hierarchical-cache"):
             flags.set("enable-hierarchical-cache", (*CACHE, "offload"), "host memory")
+
+    def _offload(self) -> None:
+        """Weights that stay in host memory; how many of a device's bytes is not modelled."""
+        size = self.flags.value("cpu-offload-gb") or 0
+        if size > 0:
+            self.flags.set("cpu-offload-gb", ("engine", "offload"), f"{size} GiB of weights in host memory")
+        elif (self.flags.value("offload-group-size") or 0) > 0:
+            self.flags.set("offload-group-size", ("engine", "offload"), "weights of some layers in host memory")
 
     def _graphs(self) -> None:
         for name in ("disable-cuda-graph", "disable-decode-cuda-graph"):

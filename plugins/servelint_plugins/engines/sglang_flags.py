@@ -661,6 +661,6 @@ def _flag(line: str) -> Flag:
 
 @cache
 def table(complete: bool = False) -> FlagTable:
-    """The flags of SGLang's server; ``complete`` where every flag of the release is known (`WHOLE`)."""
+    """The flags of SGLang's server; ``complete`` where each of the release is known (`WHOLE`), or none is stated."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("SGLang", flags, checked=CHECKED, complete=complete)
+    return FlagTable("SGLang", flags, checked=CHECKED, complete=complete, assumed=CHECKED)

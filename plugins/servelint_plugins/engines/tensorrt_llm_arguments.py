@@ -19,6 +19,7 @@ from servelint.launch.manifest import Node
 from servelint.lineage import KeyPath
 from servelint.suggest import nearest
 from servelint_plugins.engines.layers import Layers, file_beside, number
+from servelint_plugins.engines.methods import method
 
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
@@ -188,12 +189,26 @@ CACHE_FORMATS = {"fp8": "fp8", "nvfp4": "nvfp4", "bfloat16": "bf16", "float16": 
 ALGORITHMS = {
     "FP8": "fp8",
     "FP8_BLOCK_SCALES": "fp8-block128",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
     "NVFP4": "nvfp4",
-    "W8A16": "int8-weight-only",
+    "NVFP4_AWQ": "nvfp4",
     "W4A16": "int4-g128",
     "W4A16_AWQ": "int4-g128",
     "W4A16_GPTQ": "int4-g128",
+    "W4A8_AWQ": "int4-g128",
+    "W4A8_NVFP4_FP8": "nvfp4",
+    "W4A8_QSERVE_PER_CHANNEL": "int4-g128",
+    "W4A8_QSERVE_PER_GROUP": "int4-g128",
+    "W8A16": "int8-weight-only",
+    "W8A16_GPTQ": "int8-g128",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+    "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN": "int8",
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": "int8",
+    "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN": "int8",
+    "W8A8_SQ_PER_TENSOR_PLUGIN": "int8",
 }
+"""Algorithms by name (tensorrt_llm/quantization/mode.py); the others are taken as other engines' open methods are."""
+
 METHODS = {
     "MTP": "mtp",
     "EAGLE": "eagle",
@@ -370,9 +385,11 @@ class _Reader:
                 self._set((home, model), (*SPECULATION, "draft_model"))
 
     def _quantization(self) -> None:
-        weights = ALGORITHMS.get(str(self._value("quant_config", "quant_algo")).upper())
+        weights, path = method(self._value("quant_config", "quant_algo"), ALGORITHMS), (*QUANTIZATION, "weights")
         if weights is not None:
-            self._set(("quant_config", "quant_algo"), (*QUANTIZATION, "weights"), weights)
+            self._set(("quant_config", "quant_algo"), path, weights.format)
+            made = self.flags.settings[path]
+            self.flags.settings[path] = made._replace(note=weights.note, assumed=bool(weights.note))
         cache = CACHE_FORMATS.get(str(self._value("quant_config", "kv_cache_quant_algo")).lower())
         if cache is not None:
             self._set(("quant_config", "kv_cache_quant_algo"), (*QUANTIZATION, "kv_cache"), cache)

@@ -139,5 +139,6 @@ ENGINE = Engine(
     images=("text-generation-inference",),
     release_images=("huggingface/text-generation-inference",),
     read=_read,
+    assumed=CHECKED,
     moved=("1.4.0", "1.4.1", "2.0.0", "2.3.0", "2.4.0", "2.4.1", "3.0.0", "3.1.0", "3.1.1", "3.2.0", "3.3.0"),
 )

@@ -96,10 +96,8 @@ _PATHS = {
 }
 _INSTEAD = {"disable-usage-stats": "--usage-stats off", "disable-crash-reports": "--usage-stats no-stack"}
 _SHORT = {"port": ("-p",), "env": ("-e",)}
-ONLINE = {"eetq": "int8-weight-only", "fp8": "fp8"}
-"""Methods of ``--quantize`` that convert a 16-bit checkpoint and that a format describes."""
-
-STORED = ("fp8", "awq", "gptq", "int4", "int8", "w4a", "w8a", "nvfp4", "gguf", "eetq")
+WEIGHT_METHODS = {"bitsandbytes": "int8-weight-only", "gptq": "int4-g128"}
+"""Values of ``--quantize`` that other engines mean otherwise."""
 
 
 def _flag(line: str) -> Flag:
@@ -113,13 +111,13 @@ def _flag(line: str) -> Flag:
 def table(complete: bool = False) -> FlagTable:
     """The launcher's flags; ``complete`` for releases up to the newest one that was read."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False)
+    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False, assumed=CHECKED)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:
     """Return what an invocation of the launcher sets."""
     numbers = release(version)
-    whole = bool(numbers) and numbers <= release(CHECKED)
+    whole = numbers <= release(CHECKED)
     names = {name.upper().replace("-", "_"): name for name in table().flags}
     flags = Layers(
         read_options(invocation.options, table(), version),
@@ -191,10 +189,7 @@ def _memory(flags: Layers, invocation: Invocation, version: str | None) -> None:
 def _formats(flags: Layers) -> None:
     if str(flags.value("kv-cache-dtype") or "").startswith("fp8"):
         flags.set("kv-cache-dtype", (*QUANTIZATION, "kv_cache"), "fp8")
-    weights = ONLINE.get(str(flags.value("quantize")))
-    model = str(flags.value("model-id") or "").lower()
-    if weights is not None and not any(part in model for part in STORED):
-        flags.set("quantize", (*QUANTIZATION, "weights"), weights, "converted when it is loaded")
+    flags.stored("quantize", (*QUANTIZATION, "weights"), WEIGHT_METHODS)
 
 
 def _refused(flags: Layers, numbers: tuple[int, ...]) -> None:

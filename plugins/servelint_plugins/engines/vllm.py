@@ -300,5 +300,6 @@ ENGINE = Engine(
     release_images=("vllm/vllm-openai",),
     read=read,
     unsupported=unsupported,
+    assumed=".".join(map(str, (*ASSUMED_VERSION, 0))),
     moved=("0.6.6", "0.7.1", "0.8.0", "0.8.4", "0.8.5", "0.9.0", "0.10.1", "0.10.2", "0.11.2", "0.20.0"),
 )

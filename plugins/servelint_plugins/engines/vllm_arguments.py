@@ -19,6 +19,7 @@ from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, W
 from servelint.launch.manifest import ManifestError
 from servelint.lineage import KeyPath
 from servelint.releases import release, repository
+from servelint_plugins.engines import methods
 from servelint_plugins.engines.layers import file_beside
 from servelint_plugins.engines.vllm_flags import CHECKED, table
 
@@ -60,8 +61,16 @@ CHOICES: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
 }
 """Values that a flag takes, from one release to another, both read; nothing is said of releases in between."""
 
-ONLINE = {"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_block": "fp8-block128", "mxfp8": "mxfp8"}
-"""Methods of ``--quantization`` that convert a 16-bit checkpoint; the others name what a checkpoint is stored in."""
+WEIGHT_METHODS = {
+    "bitsandbytes": "nf4",
+    "fp8_per_block": "fp8-block128",
+    "fp8_per_tensor": "fp8",
+    "modelopt": "fp8",
+    "mxfp8": "mxfp8",
+}
+"""Values of ``--quantization`` that are this engine's own, or that others mean otherwise."""
+
+WEIGHTS: KeyPath = ("policy", "quantization", "weights")
 
 DTYPES = {
     "half": "fp16",
@@ -92,6 +101,7 @@ REUSE: KeyPath = ("policy", "kv_cache", "prefix_reuse")
 OFFLOAD: KeyPath = ("policy", "kv_cache", "offload")
 BACKEND: KeyPath = ("engine", "attention_backend")
 EAGER: KeyPath = ("engine", "enforce_eager")
+KEPT: KeyPath = ("engine", "offload")
 LARGEST: KeyPath = ("engine", "cuda_graph_max_batch")
 SIZES = ("max-cudagraph-capture-size", "cudagraph-capture-sizes", "cuda-graph-sizes")
 """Flags that give the largest captured step, or list the sizes."""
@@ -132,14 +142,13 @@ class _Reader:
         self.used: set[str] = set()
         self.asked: set[str] = set()
         self.words = (*words, *_additional(invocation.env))
-        self.line = read_flags(tuple(_spelled_out(self.words)), table(), version)
+        # A fork, a build with plug-ins, or vLLM-Omni may have flags of its own.
+        self.table = table(self._published() and all(w.text != "--omni" for w in self.words))
+        self.line = read_flags(tuple(_spelled_out(self.words)), self.table, version)
         self.given: dict[str, Given] = {}
         for arguments in (*self._beside(), self.line):
             self.given |= arguments.given
             self.troubles += arguments.troubles
-        if not self._published() or any(w.text == "--omni" for w in self.words):
-            # A fork, a build with plug-ins, or vLLM-Omni may have flags of its own.
-            self.troubles = [t for t in self.troubles if t.kind != "unknown"]
 
     def reading(self) -> Reading:
         """Everything that the arguments set."""
@@ -151,6 +160,7 @@ class _Reader:
         self._formats()
         self._speculation()
         self._cache()
+        self._offload()
         self._attention_backend()
         self._graphs()
         self._values()
@@ -161,16 +171,22 @@ class _Reader:
         return Reading(tuple(self.settings.values()), troubles, unused)
 
     def _published(self) -> bool:
-        image = self.invocation.image
-        foreign = any(w.text == "dynamo.vllm" for command in self.invocation.commands for w in command)
-        return not foreign and (image is None or any(part in repository(image.text) for part in RELEASE_IMAGES))
+        """Whether what is started is known to be vLLM's own server, of an image of its own where one is named."""
+        started = [w.text for command in self.invocation.commands for w in command]
+        if "dynamo.vllm" in started:
+            return False
+        if self.invocation.image is not None:
+            return any(part in repository(self.invocation.image.text) for part in RELEASE_IMAGES)
+        # Arguments alone are read by a program that the file does not name, such as KServe's runtime.
+        named = any(text.rpartition("/")[2] == "vllm" or text.startswith("vllm.entrypoints") for text in started)
+        return named or self.invocation.format in ("spec", "path")
 
     def _beside(self) -> Iterator[Arguments]:
         """Arguments that stand elsewhere than in the command: environment, options, the ``--config`` file."""
-        found = read_flags(tuple(_from_environment(self.invocation, bool(self.words))), table(), self.version)
+        found = read_flags(tuple(_from_environment(self.invocation, bool(self.words))), self.table, self.version)
         spelled = {n: g.spelled._replace(text=n.upper().replace("-", "_")) for n, g in found.given.items()}
         yield found._replace(given={n: g._replace(spelled=spelled[n]) for n, g in found.given.items()})
-        yield read_options(self.invocation.options, table(), self.version)
+        yield read_options(self.invocation.options, self.table, self.version)
         config = self.line.get("config")
         if config is not None:
             yield self._config_file(config)
@@ -191,7 +207,7 @@ class _Reader:
                 "set the keys of the spec that they decide",
             )
             return Arguments({}, (), ())
-        return read_options(options, table(), self.version)
+        return read_options(options, self.table, self.version)
 
     def _set(self, name: str, path: KeyPath, value: object, note: str = "") -> None:
         """Let a flag set a key; the note says what its own value was where that is not the key's."""
@@ -274,13 +290,17 @@ class _Reader:
                 "kv-cache-dtype", ("policy", "quantization", "kv_cache"), name, "" if name == cache else str(cache)
             )
         method = self._value("quantization")
-        if method in ONLINE:
-            self._set("quantization", ("policy", "quantization", "weights"), ONLINE[method])
+        found = methods.method(method, WEIGHT_METHODS)
+        if found is not None:
+            self._set("quantization", WEIGHTS, found.format, found.note)
+            self.settings[WEIGHTS] = self.settings[WEIGHTS]._replace(assumed=bool(found.note))
+            if method == "experts_int8":
+                self._set("quantization", (*WEIGHTS[:2], "covers"), ["routed_experts"])
         dtype = self._value("dtype")
         if method is None and dtype in DTYPES:
             self._set("dtype", ("policy", "quantization", "activations"), DTYPES[dtype])
         elif method is None and dtype in ("float", "float32"):
-            self._set("dtype", ("policy", "quantization", "weights"), "fp32")
+            self._set("dtype", WEIGHTS, "fp32")
 
     def _speculation(self) -> None:
         config = dict(self._object("speculative-config"))
@@ -324,6 +344,14 @@ class _Reader:
         if isinstance(size, int | float) and size > 0:
             backend = "LMCache" if self._value("kv-offloading-backend") == "lmcache" else "host memory"
             self._set("kv-offloading-size", OFFLOAD, backend, f"{size:g} GiB over all tensor-parallel ranks")
+
+    def _offload(self) -> None:
+        """Weights that stay in host memory; how many of a device's bytes is not modelled."""
+        size = self._value("cpu-offload-gb")
+        if isinstance(size, int | float) and size > 0:
+            self._set("cpu-offload-gb", KEPT, f"{size:g} GiB of weights a device in host memory")
+        elif self._count("offload-group-size", 0):
+            self._set("offload-group-size", KEPT, "weights of some layers in host memory")
 
     def _attention_backend(self) -> None:
         backend = self._object("attention-config").get("backend")

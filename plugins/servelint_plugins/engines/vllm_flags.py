@@ -12,6 +12,7 @@ from functools import cache
 
 from servelint.launch.flags import Flag, FlagTable
 from servelint.lineage import KeyPath
+from servelint_plugins.engines.vllm import ENGINE
 
 CHECKED = "0.24.0"
 CHECKED_RELEASES = (
@@ -466,6 +467,10 @@ def _flag(line: str) -> Flag:
 
 
 @cache
-def table() -> FlagTable:
-    """The flags of vLLM's server. Unambiguous beginnings of names are taken, ``_`` and ``-`` are the same."""
-    return FlagTable("vLLM", map(_flag, _TABLE.split("\n")[1:-1]), checked=CHECKED, complete=True)
+def table(complete: bool = True) -> FlagTable:
+    """The flags of vLLM's server. Unambiguous beginnings of names are taken, ``_`` and ``-`` are the same.
+
+    Not ``complete`` for a program that adds flags of its own.
+    """
+    flags = map(_flag, _TABLE.split("\n")[1:-1])
+    return FlagTable("vLLM", flags, checked=CHECKED, complete=complete, assumed=ENGINE.assumed)

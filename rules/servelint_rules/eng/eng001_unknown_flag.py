@@ -15,8 +15,10 @@ class UnknownFlag(ArgumentRule):
     What it checks
     --------------
     Every flag of ``engine.args`` and of the launch file that ``engine.args_from`` names, and the keys of an
-    engine's configuration file, against the engine's table of flags. The rule speaks only where that table is
-    complete and the declared release is not newer than the table.
+    engine's configuration file, against the engine's table of flags. Where that table is complete and the
+    declared release is not newer than the table, a flag outside it is an error. Where no release is declared it is a
+    warning. A known name with a slip of the keyboard is an error whatever starts the engine; else the rule is silent of
+    newer releases and of programs that add flags of their own.
 
     Why it is bad
     -------------
@@ -39,7 +41,7 @@ class UnknownFlag(ArgumentRule):
     name = "unknown-flag"
     severity = Severity.ERROR
     questions = ("does it start", "are the flags right")
-    kinds: ClassVar[Mapping[str, Severity]] = {"unknown": Severity.ERROR}
+    kinds: ClassVar[Mapping[str, Severity]] = {"unknown": Severity.ERROR, "unlisted": Severity.WARNING}
     failing = (
         Case(
             "a misspelt flag",
@@ -62,6 +64,37 @@ version = "0.11.0"
 args = "--mem-fraction-static 0.85" # expect: ENG001
 """,
             flip=("engine.args", '"--gpu-memory-utilization 0.85"'),
+        ),
+        Case(
+            "a slip of the keyboard, without a release",
+            """\
+servelint = 1
+[engine]
+name = "vllm"
+args = "--tensor-paralel-size 2" # expect: ENG001
+""",
+            flip=("engine.args", '"--tensor-parallel-size 2"'),
+        ),
+        Case(
+            "a flag that no release has had so far, without a release",
+            """\
+servelint = 1
+[engine]
+name = "vllm"
+args = "--mem-fraction-static 0.85" # expect: ENG001
+""",
+            flip=("engine.args", '"--gpu-memory-utilization 0.85"'),
+        ),
+        Case(
+            "a slip with an engine whose releases are not told apart",
+            """\
+servelint = 1
+[engine]
+name = "tensorrt-llm"
+version = "1.1.0"
+args = "--tp_sise 4" # expect: ENG001
+""",
+            flip=("engine.args", '"--tp_size 4"'),
         ),
     )
     passing = (

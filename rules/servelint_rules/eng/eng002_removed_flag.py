@@ -15,7 +15,8 @@ class RemovedFlag(ArgumentRule):
     What it checks
     --------------
     Every flag against the releases that have it. Between the last release that was seen with a flag and the
-    first one without it the rule is silent, and so it is where no release is declared.
+    first one without it the rule is silent. Where no release is declared, a flag that only releases before the
+    assumed one had is a warning.
 
     Why it is bad
     -------------
@@ -38,7 +39,11 @@ class RemovedFlag(ArgumentRule):
     name = "removed-flag"
     severity = Severity.ERROR
     questions = ("does it start", "are the flags right", "what does a new image change")
-    kinds: ClassVar[Mapping[str, Severity]] = {"removed": Severity.ERROR, "not-yet": Severity.ERROR}
+    kinds: ClassVar[Mapping[str, Severity]] = {
+        "removed": Severity.ERROR,
+        "not-yet": Severity.ERROR,
+        "dated": Severity.WARNING,
+    }
     failing = (
         Case(
             "multi-step scheduling, first release without it",
@@ -62,6 +67,16 @@ args = "--kv-cache-memory-bytes 20000000000" # expect: ENG002
 """,
             flip=("engine.version", '"0.11.0"'),
         ),
+        Case(
+            "a flag of old releases, without a release",
+            """\
+servelint = 1
+[engine]
+name = "vllm"
+args = ["--num-scheduler-steps", "8"] # expect: ENG002
+""",
+            flip=("engine.args[0]", '"--max-num-seqs"'),
+        ),
     )
     passing = (
         Case(
@@ -75,12 +90,12 @@ args = ["--num-scheduler-steps", "8"]
 """,
         ),
         Case(
-            "no release declared",
+            "a flag that the assumed release still has",
             """\
 servelint = 1
 [engine]
 name = "vllm"
-args = ["--num-scheduler-steps", "8"]
+args = ["--swap-space", "4"]
 """,
         ),
     )

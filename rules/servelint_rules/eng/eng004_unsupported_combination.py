@@ -40,7 +40,8 @@ class UnsupportedCombination(Rule):
     --------------
     What the engine's plugin knows the declared release to refuse: formats below the compute capability that their
     kernels need, batches that cannot hold a prompt, drafts with pipeline stages, context parallelism that does not
-    divide the heads, and so on. Silent where no release is declared, and for releases that nobody looked at.
+    divide the heads, and so on. Silent where no release is declared, and for releases that nobody looked at. What the
+    engine's reader of launch arguments knows to be refused together is reported with and without a release.
 
     Why it is bad
     -------------
@@ -110,6 +111,16 @@ chunked_prefill = false
             FP8.replace('"fp8"', '"fp8" # expect: ENG004'),
             flip=("policy.quantization.weights", '"int4-g128"'),
         ),
+        Case(
+            "arguments that refuse each other in every release",
+            """\
+servelint = 1
+[engine]
+name = "tgi"
+args = "--max-input-tokens 8192 --max-total-tokens 8192" # expect: ENG004
+""",
+            flip=("engine.args", '"--max-input-tokens 8191 --max-total-tokens 8192"'),
+        ),
     )
     passing = (
         Case("the first release that converts it", BF16.replace("0.8.5", "0.9.0")),
@@ -149,7 +160,13 @@ max_batched_tokens = 512
     )
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
-        """Report what the engine refuses."""
+        """Report what the engine's reader of arguments says is refused, then what its plugin says of the deployment."""
+        told = set()
+        launched = review.document.launched
+        for about, trouble in launched.named_troubles().items() if launched is not None else ():
+            if trouble.kind == "unsupported":
+                told.add(trouble.place)
+                yield Finding(("engine", "args", about), trouble.message, help=trouble.help)
         setup = review.setup
         if setup is None:
             return
@@ -157,6 +174,9 @@ max_batched_tokens = 512
             yield Lacks("engine.version")
             return
         for path, message, source in review.refusals:
+            if review.document.place(path) in told:
+                # The arguments' reader has said why that value is refused.
+                continue
             yield Finding(
                 path,
                 f"{setup.engine.name} {setup.engine_version} refuses this at start: {message}",

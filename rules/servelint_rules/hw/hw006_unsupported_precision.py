@@ -20,9 +20,21 @@ from servelint.plugin import (
     Rule,
     Severity,
 )
+from servelint.releases import release
+from servelint_rules.qnt.weights import weights_path, written
 from servelint_rules.show import flops
 
 SIXTEEN_BIT = ("bf16", "fp16")
+MEANT_WEIGHT_ONLY = ("mxfp4",)
+"""Formats of published checkpoints with 16-bit activations: the fallback is how they are meant to run."""
+
+RUNS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "fp8": ((0, 5, 4), (0, 26, 99)),
+    "fp8-block128": ((0, 5, 4), (0, 26, 99)),
+    "nvfp4": ((0, 9, 1), (0, 26, 99)),
+}
+"""Releases of vLLM with weight-only kernels (Marlin) for weights whose arithmetic a device lacks; where they need more
+of the device the plugin refuses, which is ENG004's finding."""
 
 
 class UnsupportedPrecision(Rule):
@@ -31,15 +43,16 @@ class UnsupportedPrecision(Rule):
     What it checks
     --------------
     ``policy.quantization.weights`` and ``activations`` against the formats that the accelerator multiplies
-    natively. Silent for weight-only formats, for narrow weights with 16-bit activations (which say the same),
-    for the checkpoint's own format (published with fallback kernels: MXFP4 experts run on Hopper and Ampere),
-    and for the KV cache, which is storage: whether a kernel reads it is QNT006's question. On devices without
-    bf16 also the 16-bit format: declared, or the checkpoint's own when nothing says ``fp16``; a release that is known
-    to refuse it is ENG004's finding.
+    natively, and the checkpoint's own format where no load is declared that QNT007 could price it at. Silent for
+    weight-only formats, for narrow weights with 16-bit activations (which say the same), for MXFP4 checkpoints
+    (published to run with 16-bit activations), and for the KV cache, which is storage: whether a kernel reads it is
+    QNT006's question. On devices without bf16 also the 16-bit format: declared, or the checkpoint's own when nothing
+    says ``fp16``; a release that is known to refuse it is ENG004's finding.
 
     Why it is bad
     -------------
-    Engines then dequantize to 16 bit (FP8 on Ampere, NVFP4 on Hopper) or refuse to load. Bytes shrink, so
+    Engines then dequantize to 16 bit (FP8 on Ampere, NVFP4 on Hopper) or refuse to load: advice where vLLM is known
+    to do the former, and for a checkpoint that is published so, else a warning. Bytes shrink, so
     small-batch decode gains; arithmetic stays at the 16-bit rate, so prefill and large batches gain nothing and
     pay for the dequantization. Where bf16 is missing, engines refuse it or convert to fp16, whose range ends at
     65,504.
@@ -123,6 +136,37 @@ version = "0.9.2"
 args = "--dtype auto"
 """,
             flip=("engine.args", '"--dtype half"'),
+        ),
+        Case(
+            "a release that runs FP8 on Ampere for its bytes",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/a100-sxm4-80gb"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11.0"
+args = "--quantization fp8" # expect: HW006
+""",
+            flip=("hardware.accelerator", '"nvidia/l40s"'),
+        ),
+        Case(
+            "a checkpoint that comes in FP8, with no load to price it at",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/a100-sxm4-80gb"
+[model]
+id = "Qwen/Qwen3-8B-FP8" # expect: HW006
+max_model_len = 8192
+[engine]
+name = "vllm"
+version = "0.11.0"
+""",
+            flip=("hardware.accelerator", '"nvidia/l40s"'),
         ),
     )
     passing = (
@@ -214,6 +258,11 @@ weights = "fp16"
             elif not (key == "weights" and (wide or _checkpoint(review) is declared)):
                 yield _fallback(review, accelerator, key, declared)
                 return
+        own = _checkpoint(review)
+        runs_so = own is None or own.name in MEANT_WEIGHT_ONLY or own.compute in (None, *native, *SIXTEEN_BIT)
+        if own is not None and not runs_so and weights in (None, own) and not wide and review.operating_point is None:
+            yield _fallback(review, accelerator, "weights", own, published=True)
+            return
         yield from self._checkpoint_in_bf16(review, accelerator, weights, activations)
 
     def _checkpoint_in_bf16(
@@ -286,9 +335,19 @@ def _sixteen_bit_rate(accelerator: Accelerator) -> tuple[str, float] | None:
     return next(((n, accelerator.dense_flops[n]) for n in SIXTEEN_BIT if n in accelerator.dense_flops), None)
 
 
-def _fallback(review: Review, accelerator: Accelerator, key: str, declared: Format) -> Finding:
-    """The finding for a format whose arithmetic falls back to 16 bit."""
-    path = _path(review, key)
+def _runs(review: Review, declared: Format) -> bool:
+    """Whether the engine is known to have weight-only kernels for a format; an unstated release is a current one."""
+    first, last = RUNS.get(declared.name, ((99,), (0,)))
+    numbers = release(review.engine_version)
+    return review.engine is not None and review.engine.name == "vllm" and first <= (numbers or last) <= last
+
+
+def _fallback(
+    review: Review, accelerator: Accelerator, key: str, declared: Format, *, published: bool = False
+) -> Finding:
+    """The finding for a format, declared or the checkpoint's own, whose arithmetic falls back to 16 bit."""
+    runs = key == "weights" and _runs(review, declared)
+    path = weights_path(review) if published else _path(review, key)
     rate = _sixteen_bit_rate(accelerator)
     slow = f"the {rate[0]} rate of {flops(rate[1])}" if rate else "the 16-bit rate"
     stored = _stored_bytes(review, review.architecture)
@@ -311,14 +370,16 @@ def _fallback(review: Review, accelerator: Accelerator, key: str, declared: Form
     return Finding(
         path,
         f"{accelerator.name} ({accelerator.architecture}) has no {declared.compute} path: with {declared.name} {key} "
-        f"{bits}, arithmetic stays at {slow}, or the engine refuses to load",
+        f"{bits}, arithmetic stays at {slow}"
+        + ("; vLLM runs them with weight-only kernels" if runs else ", or the engine refuses to load"),
         equation=(
             f"GEMM rate = 16-bit rate ({declared.compute} is not among {', '.join(accelerator.native_formats)}); "
             "only bandwidth-bound steps gain"
         ),
         inputs=tuple(inputs),
-        help=_help(accelerator, key, rate),
+        help=_help(accelerator, key, rate, spec=written(review, path) and not published),
         related=(Related(("hardware", "accelerator"), f"{accelerator.architecture}: no native {declared.compute}"),),
+        severity=Severity.INFO if runs or published else None,
         confidence="high",
     )
 
@@ -332,15 +393,20 @@ def _stored_bytes(review: Review, architecture: Architecture | None) -> float | 
         return None
 
 
-def _help(accelerator: Accelerator, key: str, wide: tuple[str, float] | None) -> str:
-    """Name the native narrow format that gains most, and how to say that the fallback is meant."""
+def _help(accelerator: Accelerator, key: str, wide: tuple[str, float] | None, *, spec: bool) -> str:
+    """Name the native narrow format that gains most, and how to say that the fallback is meant; no flag says that."""
     narrow = {n: accelerator.dense_flops[n] for n in ("fp8", "int8") if n in accelerator.native_formats
               and accelerator.dense_flops.get(n, 0.0) > (wide[1] if wide else 0.0)}  # fmt: skip
     best = max(narrow, key=lambda n: narrow[n], default=None)
-    native = f'use "{best}", which runs natively at {flops(narrow[best])}' if best else "use a 16-bit format"
+    checkpoint = "" if spec else "a checkpoint in "
+    native = (
+        f'use {checkpoint}"{best}", which runs natively at {flops(narrow[best])}' if best else "use a 16-bit format"
+    )
     if key == "activations":
         return native
     name = wide[0] if wide else SIXTEEN_BIT[0]
+    if not spec:
+        return f"{native}; or keep it for its bytes, and plan with the {name} rate"
     return f'{native}; or say that only storage shrinks: activations = "{name}" beside the weights'
 
 

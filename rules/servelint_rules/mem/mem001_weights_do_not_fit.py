@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import evolve
-
 from servelint.lineage import dotted
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
 from servelint_rules.layouts import parallelism, tensor_path, widened
-from servelint_rules.mem.outside import refused
+from servelint_rules.mem.outside import refused, spills, unplaced
 from servelint_rules.show import floored, size
 from servelint_rules.variants import sides
 
@@ -163,8 +161,9 @@ max_model_len = 8192
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare the fullest device of the replica, or of each pool, with its budget."""
-        if review.composition is None:
-            yield Lacks("a composed deployment")
+        lacking = unplaced(review)
+        if lacking is not None or review.composition is None:
+            yield lacking or Lacks("a composed deployment")
             return
         for pool, side in sides(review.composition):
             fit, declared = side.memory.fit(side.memory.tightest), side.memory.cache_bytes
@@ -200,8 +199,8 @@ max_model_len = 8192
         fit = memory.fit(memory.tightest)
         length = side.max_model_len
         # What reserves take is an estimate; without them nothing is left out that the engine could do without.
-        none_served = fit.weights <= fit.budget and refused(review) and not evolve(memory, reserves=()).admits(length)
-        certain = fit.weights > fit.budget or none_served
+        none_served = fit.weights <= fit.budget and refused(review) and not memory.bare.admits(length)
+        certain = (fit.weights > fit.budget or none_served) and not spills(review)
         utilization = side.context.configs["kv_cache"].memory_utilization
         stages = f" on the fullest of {memory.stages} stages" if memory.stages > 1 else ""
         where = f"of the {pool} pool" if pool else ""
@@ -214,6 +213,11 @@ max_model_len = 8192
             " ".join(filter(None, (f"a device{stages}", where, f"has to hold {size(fit.weights)} of weights")))
             + (f" and {size(fit.reserves)} of runtime and activations" if fit.reserves else "")
             + f", and the engine may use {size(fit.budget)} of it"
+            + (
+                "; it keeps the layers that do not fit in host memory, and steps wait for them"
+                if spills(review)
+                else ""
+            )
             + (
                 f"; even without the latter, no sequence of {length:,} tokens would fit, which needs "
                 f"{size(_request(memory, length))} of cache"

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
-from servelint_rules.mem.outside import refused
+from servelint_rules.mem.outside import refused, spills, unplaced
 from servelint_rules.show import size
 from servelint_rules.variants import narrower_cache, sides
+
+PATH: KeyPath = ("model", "max_model_len")
+ROUND = 256
+"""Tokens that a proposed size of a cache is a multiple of."""
 
 
 class ContextDoesNotFit(Rule):
@@ -18,12 +23,13 @@ class ContextDoesNotFit(Rule):
     The KV cache and state of one sequence of ``model.max_model_len`` tokens (the model's own limit when the
     spec sets none) against what weights and reserves leave on the tightest device. As the engine's own check does:
     vLLM adds the tokens of a step to every window, and from 0.11.1 to 0.15 counts the layers of all pipeline stages.
+    llama.cpp allocates the cache of all slots at start: there the whole ``--ctx-size`` counts.
 
     Why it is bad
     -------------
     Engines refuse to start; those that start preempt the first request that long for ever. Where it would fit but for
-    the estimated runtime context and graphs, this is a warning; where the spec sets no length and the engine is not
-    known to refuse the model's own, advice only.
+    the estimated runtime context, graphs and activations, this is a warning; where the spec sets no length and the
+    engine is not known to refuse the model's own, advice only.
 
     The arithmetic
     --------------
@@ -111,6 +117,20 @@ max_tokens = 32767
 """,
             flip=("policy.kv_cache.max_tokens", "32768"),
         ),
+        Case(
+            "a cache that is allocated for all slots at start",
+            """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/rtx-4090"
+[model]
+id = "Qwen/Qwen2.5-32B-Instruct"
+[engine]
+name = "llama.cpp"
+args = "-m Qwen2.5-32B-Instruct-Q4_K_M.gguf -c 65536 -np 4 -ctk q8_0 -ctv q8_0" # expect: MEM002
+""",
+            flip=("engine.args", '"-m Qwen2.5-32B-Instruct-Q4_K_M.gguf -c 26624 -np 4 -ctk q8_0 -ctv q8_0"'),
+        ),
     )
     passing = (
         Case(
@@ -142,16 +162,52 @@ id = "meta-llama/Llama-3.1-70B"
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare one longest sequence with the KV capacity of the replica, or of each pool."""
-        if review.composition is None:
-            yield Lacks("a composed deployment")
+        lacking = unplaced(review)
+        if lacking is not None or review.composition is None:
+            yield lacking or Lacks("a composed deployment")
             return
         length = review.composition.max_model_len
         for pool, side in sides(review.composition):
             memory = side.memory
             if memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None:
                 continue
-            if not memory.admits(length):
+            allocated = self._allocated(review, memory)
+            if allocated is not None:
+                yield allocated
+            elif not memory.admits(length):
                 yield self._finding(review, pool, memory, length)
+
+    def _allocated(self, review: Review, memory: MemoryLedger) -> Finding | None:
+        """The whole cache of an engine that allocates it at start, for all slots together, where it certainly fails."""
+        setting = review.document.settings.get(PATH)
+        if setting is None or not setting.written or not isinstance(setting.value, int):
+            return None
+        slots, each, bare = setting.slots if setting.divided else 1, setting.value, memory.bare
+        stage = min(range(memory.stages), key=lambda s: bare.fit(s).left - slots * memory.sequence_bytes(each, s))
+        need, room = slots * memory.sequence_bytes(each, stage), memory.fit(stage).left
+        if need <= bare.fit(stage).left:
+            return None
+        most = int(setting.written * room / need) // ROUND * ROUND
+        over = f" of {setting.slots} slots" if setting.slots > 1 else ""
+        spilling = spills(review)
+        return Finding(
+            PATH,
+            f"the server allocates its KV cache at start, {size(need)} for the {setting.written:,} tokens{over}, and a "
+            f"device has {size(room)} left"
+            + ("; it keeps layers in host memory instead, and steps wait for them" if spilling else ""),
+            equation=(
+                f"{slots} x {size(need / slots)} = {size(need)} > {size(room)} = budget "
+                f"{size(memory.fit(stage).budget)} - weights - reserves"
+            ),
+            inputs=(
+                Input(setting.spelling, setting.written, "tok", review.source(*PATH)),
+                *memory.budget_lineage.inputs,
+            ),
+            help=f"set {setting.spelling} {most}, the most that fits; or more devices" if most > 0 else "more devices",
+            related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
+            severity=Severity.WARNING if spilling else Severity.ERROR,
+            confidence="medium" if spilling else "high",
+        )
 
     def _finding(self, review: Review, pool: str, memory: MemoryLedger, length: int) -> Finding:
         stage = min(range(memory.stages), key=lambda s: memory.cache_left(s) - memory.request_bytes(length, s))
@@ -167,8 +223,10 @@ id = "meta-llama/Llama-3.1-70B"
         own = "" if declared else " (the model's own limit: the spec sets no max_model_len)"
         where = f" of the {pool} pool" if pool else ""
         every = f", which this release counts for all {memory.stages} stages" if memory.asks_for_all_stages else ""
-        # Runtime context and graphs are estimates from logs; without them there may be room.
-        severity = Severity.WARNING if memory.firm.admits(length) else Severity.ERROR
+        # What runtime, graphs and activations take is an estimate; without them there may be room.
+        severity = Severity.WARNING if memory.bare.admits(length) else Severity.ERROR
+        if spills(review):
+            severity = Severity.WARNING
         if not refused(review):
             severity = Severity.INFO
         fit, model = memory.fit(stage), ("model", "id") if review.declared("model", "id") else ("model", "config")

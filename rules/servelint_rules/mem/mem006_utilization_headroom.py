@@ -24,7 +24,7 @@ from servelint.plugin import (
     Source,
 )
 from servelint_rules.layouts import parallelism, tensor_path
-from servelint_rules.mem.outside import GIB, captures, graphs_bytes, unlinked_peers
+from servelint_rules.mem.outside import GIB, captures, graphs_bytes, unlinked_peers, unplaced
 from servelint_rules.show import size
 from servelint_rules.variants import sides
 
@@ -258,8 +258,9 @@ version = "0.5.9"
 
     def check(self, review: Review) -> Iterator[Finding | Lacks]:
         """Compare what lies outside the budget with what has to, on the replica or each pool."""
-        if review.composition is None:
-            yield Lacks("a composed deployment")
+        lacking = unplaced(review)
+        if lacking is not None or review.composition is None:
+            yield lacking or Lacks("a composed deployment")
             return
         for pool, side in sides(review.composition):
             memory = side.memory

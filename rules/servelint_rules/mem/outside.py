@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servelint.plugin import Composition, Review
+from servelint.plugin import Composition, Lacks, Review
 
 GIB = 2**30
 REFUSING = ("vllm",)
@@ -25,6 +25,24 @@ def refused(review: Review) -> bool:
     """
     asks = review.engine is not None and review.engine.name in REFUSING
     return asks or review.declared("model", "max_model_len")
+
+
+def unplaced(review: Review) -> Lacks | None:
+    """What a rule lacks that asks what fits on a device: the composition, or where the model's parts lie."""
+    if review.composition is None:
+        return Lacks("a composed deployment")
+    kept = review.offloaded
+    return (
+        None
+        if kept is None or spills(review)
+        else Lacks(f"what the devices hold, since the engine keeps a part elsewhere ({kept})")
+    )
+
+
+def spills(review: Review) -> bool:
+    """Whether the engine starts when not everything fits, and keeps what does not in host memory."""
+    setting = review.document.settings.get(("engine", "offload"))
+    return setting is not None and setting.assumed
 
 
 def captures(review: Review, side: Composition) -> bool:

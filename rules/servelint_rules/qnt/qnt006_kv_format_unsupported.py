@@ -117,7 +117,8 @@ class KvFormatUnsupported(Rule):
     engine has, FP8 for FlashAttention outside compute capability 9.x, FP8 E4M3 in Triton below 8.9 and anywhere
     below 7.5, NVFP4 without FP4 units, int8 for latent attention and plain FP8 elements for its sparse kind,
     llama.cpp's block formats without flash attention. Where the release is declared and was read, also what it
-    chooses by itself. Silent where the engine's plugin knows that the release refuses it (ENG004).
+    chooses by itself, and what the assumed one does where none is declared. Silent where the engine's
+    plugin knows that the release refuses it (ENG004).
 
     Why it is bad
     -------------
@@ -197,6 +198,11 @@ class KvFormatUnsupported(Rule):
             .replace('"vllm"', '"vllm"\nversion = "0.11.0"')
             .replace('"fp8"', '"fp8" # expect: QNT006'),
             flip=("engine.version", '"0.11.2"'),
+        ),
+        Case(
+            "the backend that the assumed release takes by itself",
+            SPEC.replace("nvidia/h100-sxm5-80gb", "nvidia/a100-sxm4-80gb").replace('"fp8"', '"fp8" # expect: QNT006'),
+            flip=("hardware.accelerator", '"nvidia/l40s"'),
         ),
         Case(
             "a block format without flash attention",
@@ -372,11 +378,15 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
         )
         return
     # 0.11.0 and 0.11.1 take Triton for an FP8 cache; later ones prefer FlashInfer.
-    takes = engine == "vllm" and not backend and V1_ALONE <= numbers < READ_IN_REFUSALS
+    assumed = review.engine.assumed if review.engine is not None and not numbers else ""
+    takes = engine == "vllm" and not backend and V1_ALONE <= (numbers or release(assumed)) < READ_IN_REFUSALS
     triton = (backend.startswith("TRITON") or takes) and capability < FP8_CONVERSIONS and not latent
     if capability < FP8_ANYWHERE or triton:
         least = FP8_ANYWHERE if capability < FP8_ANYWHERE else FP8_CONVERSIONS
-        where = "every backend" if least == FP8_ANYWHERE else "Triton, which this release takes," if takes else "Triton"
+        taken = (
+            f"Triton, which {assumed}, the assumed release, takes," if assumed else "Triton, which this release takes,"
+        )
+        where = "every backend" if least == FP8_ANYWHERE else taken if takes else "Triton"
         newest = CHECKED if least == FP8_ANYWHERE else TRITON_E4M3
         certain = engine == "vllm" and V1_ALONE <= numbers[:2] <= newest and not latent
         yield Problem(
@@ -386,7 +396,13 @@ def _problems(review: Review, composition: Composition, format_: Format, spelled
             Severity.ERROR if certain else Severity.WARNING,
             f"{shown} < {least[0]}.{least[1]}",
             ("hardware", "accelerator"),
-            "leave the cache in 16 bit" + ("" if least == FP8_ANYWHERE else ', or use the backend "FLASHINFER"'),
+            "leave the cache in 16 bit"
+            + ("" if least == FP8_ANYWHERE else ', or use the backend "FLASHINFER"')
+            + (
+                ", or state a release from 0.11.2 on, which prefers it"
+                if takes and assumed and least == FP8_CONVERSIONS
+                else ""
+            ),
         )
 
 

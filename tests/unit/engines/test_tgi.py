@@ -77,7 +77,8 @@ def test_a_setting_is_spelled_as_the_variable() -> None:
     [
         ("--no-such-flag 3", "3.3.7", "unknown"),
         ("--no-such-flag 3", "3.4.0", None),
-        ("--no-such-flag 3", None, None),
+        ("--no-such-flag 3", None, "unlisted"),
+        ("--num-shrad 2", "3.4.0", "unknown"),
         ("--kv-cache-dtype fp8_e5m2", "2.3.1", "not-yet"),
         ("--kv-cache-dtype fp8_e5m2", "2.4.0", None),
         ("--disable-usage-stats", "2.3.0", "removed"),

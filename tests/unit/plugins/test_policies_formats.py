@@ -168,3 +168,9 @@ def test_the_cache_gets_a_share_of_the_memory_pages_and_a_cap(plugins: Plugins) 
 def test_a_share_of_the_memory_is_more_than_none_and_no_more_than_all(share: str, plugins: Plugins) -> None:
     with pytest.raises(ValueError, match="memory_utilization"):
         composed(plugins, f"[policy.kv_cache]\nmemory_utilization = {share}\n")
+
+
+def test_scales_of_nf4_as_engines_hold_them(plugins: Plugins) -> None:
+    # QLoRA: half a bit a weight, 0.127 with the scales quantized again.
+    assert plugins.format("nf4").bits_per_element == 4.5
+    assert round(plugins.format("nf4-double").bits_per_element, 3) == 4.127
