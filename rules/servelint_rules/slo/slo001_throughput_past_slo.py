@@ -16,7 +16,6 @@ from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
 from servelint_rules.slo.chunks import stalled
 from servelint_rules.slo.feasible import unreachable
-from servelint_rules.slo.sizes import Load, sizes
 from servelint_rules.variants import budget_edits, budget_key, larger_budgets, replicas_for, told, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
@@ -510,6 +509,8 @@ def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective:
         then = run.estimate.at_rate(run.rate * replicas / needed)
         if then is not None and stalled(review, then) is not None:
             # SLO008 would speak of that number next.
+            from servelint_rules.slo.sizes import Load, sizes
+
             _, other = sizes(review, Load(run.estimate.mix, run.rate * replicas, review.objectives))
             if other is not None:
                 alone = f"{needed} replicas alone keep the objective only while long prompts are rare"

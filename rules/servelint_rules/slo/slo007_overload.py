@@ -22,7 +22,6 @@ from servelint_rules.binding import (
 from servelint_rules.layouts import decode_side
 from servelint_rules.show import counted, request_rate, request_rates
 from servelint_rules.slo.chunks import stalled
-from servelint_rules.slo.sizes import Load, sizes
 from servelint_rules.variants import (
     budget_edits,
     larger_budgets,
@@ -243,6 +242,8 @@ def _finding(review: Review, mix: Mix, rate: float) -> Finding:
 
 
 def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> str:
+    from servelint_rules.slo.sizes import Load, sizes
+
     total, objectives = rate * review.replicas, review.objectives
 
     def carries(composition: Composition | None) -> bool:
