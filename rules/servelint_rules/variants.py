@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from attrs import evolve
 
 from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Composition, Review
-from servelint.service import Objective, Service
+from servelint.service import Objective, Point, Service
 from servelint_rules.layouts import fits
 
 MOST_TOKENS = 16384
@@ -94,18 +94,36 @@ def larger_budgets(review: Review) -> Iterator[tuple[int, Composition]]:
             yield tokens, composition
 
 
-def replicas_for(service: Service, total: float, objectives: tuple[Objective, ...]) -> int | None:
-    """Replicas that carry ``total`` requests/s and keep every objective; None where no number of them does.
+def replicas_for(
+    service: Service,
+    total: float,
+    objectives: tuple[Objective, ...],
+    wanted: Callable[[Point], bool] = lambda point: True,
+) -> int | None:
+    """The fewest replicas that carry ``total`` requests/s and keep every objective; None where no number of them does.
 
-    Each runs at the knee, or at the most that it carries where there are no objectives.
+    Each runs at the knee, or at the most that it carries where there are no objectives; ``wanted`` is what its point
+    has to be besides.
     """
     knee = service.knee(objectives)
     if knee is None or knee.rate <= 0:
         return None
-    needed = max(math.ceil(total / (knee.rate * service.decode_replicas) - 1e-9), 1)
-    # An operating point is found to a fraction of a percent, which may be just the other side of an objective.
-    for number in (needed, needed + 1):
+
+    def carries(number: int) -> bool:
         point = service.at_rate(total / number)
-        if point is not None and not point.misses(objectives, declared=True):
-            return number
-    return None
+        return point is not None and not point.misses(objectives, declared=True) and wanted(point)
+
+    def taken(rate: float) -> int:
+        return max(math.ceil(total / (rate * service.decode_replicas) - 1e-9), 1)
+
+    needed = taken(knee.rate)
+    if not carries(needed):
+        # An operating point is found to a fraction of a percent, which may be just the other side of an objective.
+        return needed + 1 if carries(needed + 1) else None
+    # The knee is a whole number of sequences, and replicas run between it and the next: of few that is far.
+    past = service.point(knee.batch + 1).rate
+    too_few = taken(past) - 1 if past > knee.rate else needed - 1
+    while needed - too_few > 1:
+        middle = (needed + too_few) // 2
+        needed, too_few = (middle, too_few) if carries(middle) else (needed, middle)
+    return needed

@@ -49,6 +49,10 @@ def test_the_two_means_of_the_manual(plugins: Plugins) -> None:
     knots = plugins.length_knots({"p50": 1000.0, "p99": 8000.0})
     assert knots is not None
     assert Lengths(knots).mean == pytest.approx(1937, abs=1)
-    # ln(p99 / p50) = z sigma, mean = p50 exp(sigma^2 / 2).
+    # Of a lognormal ln(p99 / p50) = z sigma and mean = p50 exp(sigma^2 / 2).
     sigma = math.log(8) / 2.3263479
-    assert 1000 * math.exp(sigma**2 / 2) == pytest.approx(1491, abs=1)
+    mean = 1000 * math.exp(sigma**2 / 2)
+    knots = plugins.length_knots({"mean": mean, "p99": 8000.0})
+    assert knots is not None
+    assert Lengths(knots).quantile(0.5) == pytest.approx(1000, rel=0.01)
+    assert mean == pytest.approx(1491, abs=1)

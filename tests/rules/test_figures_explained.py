@@ -110,7 +110,7 @@ def test_room_for_the_cache_adds_up(plugins: Plugins) -> None:
 
 def test_no_label_where_only_the_command_line_says_it(plugins: Plugins) -> None:
     given = {("hardware", "accelerator"): "nvidia/a10"}
-    text = Text("serve.sh", SCRIPT + "", "manifest")
+    text = Text("serve.sh", SCRIPT, "manifest")
     report = lint([text], plugins, Config(select=("MEM",)), Path(), given)
     labels = {(place.line, place.column): words for f in report.findings for place, words in f.related}
     assert report.findings

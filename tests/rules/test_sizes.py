@@ -98,6 +98,24 @@ def test_the_fewest_devices_are_found_and_fit(deployment: Deployment, most: int,
     assert not [f.message for f in after if f.severity is Severity.ERROR or f.code[:3] in ("SLO", "MEM")]
 
 
+@pytest.mark.parametrize("deployment", [ONE_AT_ONCE, SHORT_CHUNKS, LITTLE_MEMORY], ids=["one", "short", "little"])
+def test_one_replica_less_is_too_few_with_every_budget(deployment: Deployment, plugins: Plugins) -> None:
+    """Checks of the edited specs count by themselves: nothing of the search is used."""
+    then = proposed(deployment, plugins)
+    fewer = then.numbers["hardware.replicas"] - 1
+    assert fewer >= 1
+    for budget in (256, 512, 1024, 2048, 4096):
+        sequences = then.numbers.get("policy.batching.max_sequences", budget)
+        numbers = {
+            **then.numbers,
+            "hardware.replicas": fewer,
+            "policy.batching.max_batched_tokens": budget,
+            "policy.batching.max_sequences": min(sequences, budget),
+        }
+        after = findings(then._replace(numbers=numbers), plugins)
+        assert [f for f in after if f.severity is Severity.ERROR or f.code[:3] in ("SLO", "MEM")], budget
+
+
 def test_the_limit_that_is_named_is_raised(plugins: Plugins) -> None:
     then = proposed(ONE_AT_ONCE, plugins)
     (overload,) = (f for f in findings(ONE_AT_ONCE, plugins) if f.code == "SLO007")

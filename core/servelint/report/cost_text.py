@@ -10,7 +10,7 @@ from servelint.memory import MemoryLedger
 from servelint.report.cost import PERCENTILES, deployment_object
 from servelint.report.figures import Figures, Step
 from servelint.report.safe import guarded, printable
-from servelint.report.show import Style, quantity
+from servelint.report.show import UNLIMITED, Style, quantity
 from servelint.review import Review
 
 Rows = list[tuple[str, ...]]
@@ -218,7 +218,7 @@ def _service_text(figures: Figures, style: Style) -> list[str]:
                 f"{batch:,.4g}",
                 f"{point.throughput:,.0f}",
                 f"{point.rate:,.3g}",
-                *(quantity(t, "s") if math.isfinite(t) else "unbounded" for t in times),
+                *(quantity(t, "s") if math.isfinite(t) else UNLIMITED for t in times),
             )
         )
         remarks.append("; ".join(notes))

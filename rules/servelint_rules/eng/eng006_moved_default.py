@@ -26,8 +26,8 @@ from servelint.plugin import (
 from servelint.service import Point, Service
 from servelint_rules.derivation import named
 from servelint_rules.eng.loads import loads_before
+from servelint_rules.layouts import fits
 from servelint_rules.show import duration, request_rates, tokens
-from servelint_rules.variants import sides
 
 SPEC = """\
 servelint = 1
@@ -169,9 +169,9 @@ class MovedDefault(Rule):
         except (InfeasibleError, UnpricedError, PluginError):
             return ""
         length = tokens(now.max_model_len)
-        fits = [_fits(c) for c in (now, then)]
-        if fits[0] != fits[1]:
-            return f"a sequence of {length} tokens {'fits' if fits[1] else 'does not fit'} in memory there"
+        held = [fits(c) for c in (now, then)]
+        if held[0] != held[1]:
+            return f"a sequence of {length} tokens {'fits' if held[1] else 'does not fit'} in memory there"
         return _at_load(review, then) or (self._knee(review, then) if newer else "")
 
     def _knee(self, review: Review, then: Composition) -> str:
@@ -207,11 +207,6 @@ def _spans(review: Review, composition: Composition) -> Iterator[Span]:
         yield Span(
             releases[start], releases[end] if end else "", words if end else f"from {releases[start]} on", values[start]
         )
-
-
-def _fits(composition: Composition) -> bool:
-    """Whether weights and one sequence of the longest length fit."""
-    return all(side.memory.admits(side.max_model_len) for _, side in sides(composition))
 
 
 def _service(review: Review, composition: Composition) -> Service | None:

@@ -27,7 +27,7 @@ from servelint_rules.variants import (
 SMALLEST = 128
 """Token budgets of a step below this are not proposed: they re-read the weights too often."""
 MOST_SEQUENCES = 1024
-"""Admission limits beyond this are not proposed: the largest that an engine sets by itself on large devices."""
+"""Admission limits beyond this are not proposed: what vLLM sets by itself on large devices."""
 ADMISSION: KeyPath = ("policy", "batching", "max_sequences")
 REPLICAS: KeyPath = ("hardware", "replicas")
 
@@ -173,9 +173,8 @@ def _size(review: Review, composition: Composition, load: Load, edits: Edits, mo
         point = service.at_rate(load.total / allowed) if allowed else None
         if point is None or point.misses(load.objectives, declared=True):
             return None
-    needed = replicas_for(service, load.total, load.objectives)
-    point = service.at_rate(load.total / needed) if needed is not None else None
-    if needed is None or point is None or stalled(review, point) is not None:
+    needed = replicas_for(service, load.total, load.objectives, lambda point: stalled(review, point) is None)
+    if needed is None:
         return None
     if needed != review.replicas:
         edits = (*edits, (REPLICAS, str(needed)))
