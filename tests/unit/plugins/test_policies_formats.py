@@ -168,3 +168,11 @@ def test_the_cache_gets_a_share_of_the_memory_pages_and_a_cap(plugins: Plugins) 
 def test_a_share_of_the_memory_is_more_than_none_and_no_more_than_all(share: str, plugins: Plugins) -> None:
     with pytest.raises(ValueError, match="memory_utilization"):
         composed(plugins, f"[policy.kv_cache]\nmemory_utilization = {share}\n")
+
+
+@pytest.mark.parametrize("alias", ["int4", "gptq", "awq", "w4a16", "gptq-int4-g128", "awq-int4-g128"])
+def test_four_bits_mean_groups_of_128_unless_said_otherwise(alias: str, plugins: Plugins) -> None:
+    found = plugins.format(alias)
+    assert (found.name, found.bits, found.group) == ("int4-g128", 4, 128)
+    # An fp16 scale and a zero point of four bits for every 128 weights.
+    assert found.bits_per_element == 4 + (16 + 4) / 128
