@@ -221,6 +221,20 @@ def test_engines_that_do_not_evict_are_not_judged(plugins: Plugins) -> None:
         assert (found is None) if why is None else (found is not None and found.startswith(why)), more
 
 
+def test_the_whole_load_is_shared_by_the_replicas_that_decode(plugins: Plugins) -> None:
+    text = plugins.rule("MEM003").failing[0].spec
+    pools = (
+        "[policy.disaggregation]\nprefill = { tensor = 1, replicas = 1 }\ndecode = { tensor = 1, replicas = 2 }\n"
+        'transfer = { bandwidth = "50 GB/s" }\n'
+    )
+    for more, whole, that in (("", 64, ""), (pools, 64, " that decode")):
+        (found,) = findings("MEM003", text + more, plugins)
+        match = re.search(r"at most (\d+) sequences .*; the load's (\d+) then take (\d+) replicas([a-z ]*);", found.help)
+        assert match is not None, found.help
+        safe, load, replicas = (int(n) for n in match.groups()[:3])
+        assert (load, replicas, match[4]) == (whole, math.ceil(whole / safe), that)
+
+
 @pytest.mark.parametrize(
     ("devices", "degrees_", "half"),
     [

@@ -318,7 +318,7 @@ output_tokens = { p50 = 400, p99 = 1500 }
                 Input("room for KV cache a device", held.room, "B", review.source("hardware")),
                 review.policy_input("batching", "max_sequences"),
             ),
-            help=_help(review, load, safe, ranks),
+            help=_help(review, load, safe, ranks, service.decode_replicas),
             related=_related(review, path, load),
             severity=severity,
             fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
@@ -426,13 +426,14 @@ def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
     return tuple(Related(place, text) for place, text in places)
 
 
-def _help(review: Review, load: Load, safe: int, ranks: int) -> str:
+def _help(review: Review, load: Load, safe: int, ranks: int, decoding: int) -> str:
     text = f"admit at most {counted(safe, 'sequence')} (policy.batching.max_sequences = {safe})"
     if ranks > 1:
         text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
     if load.severity is Severity.WARNING and load.number > safe * ranks > 0:
-        replicas = math.ceil(load.number * review.replicas / (safe * ranks))
-        text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas"
+        whole = load.number * review.replicas * decoding
+        that = " that decode" if decoding > 1 else ""
+        text += f"; the load's {sequences(whole)} then take {math.ceil(whole / (safe * ranks))} replicas{that}"
     memory = review.memory
     if memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
         text += "; or make room: an FP8 KV cache holds about twice as many"
