@@ -229,7 +229,9 @@ def test_the_whole_load_is_shared_by_the_replicas_that_decode(plugins: Plugins) 
     )
     for more, whole, that in (("", 64, ""), (pools, 64, " that decode")):
         (found,) = findings("MEM003", text + more, plugins)
-        match = re.search(r"at most (\d+) sequences .*; the load's (\d+) then take (\d+) replicas([a-z ]*);", found.help)
+        match = re.search(
+            r"at most (\d+) sequences .*; the load's (\d+) then take (\d+) replicas([a-z ]*);", found.help
+        )
         assert match is not None, found.help
         safe, load, replicas = (int(n) for n in match.groups()[:3])
         assert (load, replicas, match[4]) == (whole, math.ceil(whole / safe), that)
