@@ -652,3 +652,25 @@ def test_a_last_piece_alone_reads_the_chunks_before_it_and_gives_a_token() -> No
 
     point = Service(composed(Scheduler(chunked=False), Outputs(before=1e-9)), mix(1000, 1000)).point(1e-12)
     assert point._last_s(1000.0, 200.0) == pytest.approx(FIXED + 1e-9 * 200 * 800 + 1e-3)
+
+
+def test_ranks_that_prefill_by_chance_take_what_lies_between_one_and_all() -> None:
+    """Pairs of 2.5 equal pieces on every rank lie between those of two and of three."""
+    scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=4096, ranks=4, lockstep=True)
+    point = Service(composed(scheduler, PairPricer(among=1e-9)), mix(400, 100)).point(40.0)
+    together = point._together
+    assert 1.0 < together < 4.0
+    # As many ranks as meet by chance have one piece each, or all four have several.
+    alone = FIXED + 1e-9 * together * 600.0**2
+    halves, thirds = (FIXED + 1e-9 * 4 * n * (600.0 / n) ** 2 for n in (2, 3))
+    for pieces, every in ((2.0, halves), (2.5, (halves + thirds) / 2), (3.0, thirds)):
+        expected = alone + (together - 1) / 3 * (every - alone)
+        assert point.mixed_s(600.0, 0.0, 1.0, pieces) == pytest.approx(expected)
+    assert point.mixed_s(600.0, 0.0, 1.0, 1.0) == pytest.approx(alone)
+    assert point.mixed_s(600.0, 0.0, 1.0, 0.5) == pytest.approx(alone)
+
+
+def test_a_single_rank_prefills_pieces_of_any_number() -> None:
+    scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=4096)
+    point = Service(composed(scheduler, PairPricer(among=1e-9)), mix(400, 100)).point(40.0)
+    assert point.mixed_s(600.0, 0.0, 1.0, 2.5) == pytest.approx(FIXED + 1e-9 * 600.0**2 / 2.5)
