@@ -1,9 +1,11 @@
-"""Mutation testing: small faults are put into copies of the code, and the tests meant to notice are run on each.
+"""Mutation testing: small faults are put into the code, one at a time, and the tests meant to notice are run on each.
 
 It lives apart from the tests because it runs them: nothing here is collected. Cosmic Ray supplies most of the
 operators; a few that this code base needs (``min`` for ``max``, ``<`` for ``<=`` only, a return of None) stand below.
-Mutants are drawn at random by module with a fixed seed, so that two runs on one tree try the same ones. Results are one
-JSON object a line, and a run goes on from the file it finds: with more tiers it tries again only what survived.
+Tests are collected once. Every mutant gets a fork of the process that did, where the changed functions take the place
+of the imported ones; no file is written, and the tree must not change meanwhile. Mutants are drawn at random by module
+with a fixed seed, so that two runs on one tree try the same ones. Results are one JSON object a line, and a run goes on
+from the file it finds: with more tiers it tries again only what survived.
 """
 
 from __future__ import annotations
@@ -404,13 +406,6 @@ def own_tests(codes: list[str]) -> list[str]:
     ]
 
 
-class Changed(NamedTuple):
-    """What a mutant changed in the imported modules: functions, or also what ran when its module was imported."""
-
-    functions: int
-    at_import: bool
-
-
 class Graft:
     """Puts mutants into modules that are imported already, so that nothing has to be imported or collected again.
 
@@ -427,17 +422,19 @@ class Graft:
                 self.functions[place_of(thing.__code__)].append(thing)
         self.caches = [thing for thing in gc.get_objects() if isinstance(thing, functools._lru_cache_wrapper)]
 
-    def apply(self, path: str, source: str, code: str) -> Changed:
-        """Put a module's changed text in place of the imported one, and forget what was remembered."""
+    def apply(self, path: str, source: str, code: str) -> bool:
+        """Put a module's changed text in place of the imported one; say whether it changed what runs at import.
+
+        What functions remembered is forgotten.
+        """
         module = sys.modules[import_name(path)]
         file = str(module.__file__)
         old, new = (compile(text, file, "exec", dont_inherit=True) for text in (source, code))
-        changed = 0
+        at_import = True
         for before, after in differing(old, new):
             for function in self.functions[place_of(before)]:
                 function.__code__ = after
-                changed += 1
-        at_import = changed == 0
+                at_import = False
         if at_import:
             fresh = types.ModuleType(module.__name__)
             fresh.__file__ = file
@@ -445,7 +442,7 @@ class Graft:
             take_over(module, fresh)
         for cache in self.caches:
             cache.cache_clear()
-        return Changed(changed, at_import)
+        return at_import
 
 
 def import_name(path: str) -> str:
@@ -624,8 +621,7 @@ class Run:
         line = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
         tell(outcome="survived", before=before[line].strip(), after=after[line].strip())
         limit_time(math.ceil(SLACK_SECONDS + SLACK * baseline.seconds))
-        changed = self.graft.apply(mutant.path, source, code)
-        tell(at_import=changed.at_import)
+        tell(at_import=self.graft.apply(mutant.path, source, code))
         items = [item for item in self.tiers(mutant.path)[tier - 1] if item.nodeid not in baseline.failed]
         for item, following in zip(items, [*items[1:], None], strict=True):
             if fails(item, following):
