@@ -175,6 +175,19 @@ def test_the_best_rates_of_a_batch(plugins: Plugins) -> None:
     assert pools.value == pytest.approx(63 / apart.decode.pricer.bound(decode(21.0, 950.0)))
 
 
+@pytest.mark.parametrize(("batch", "decoding"), [(1, 1.0), (2, 2.0)])
+def test_a_batch_of_one_is_one(batch: int, decoding: float, plugins: Plugins) -> None:
+    on, terms = judged(plugins, f"{OUTPUT}at = {{ batch = {batch}, context = 900 }}")
+    found = best(on, terms, "bound")
+    assert found is not None
+    assert (found.batch, found.value) == (decoding, pytest.approx(decoding / found.seconds))
+    apart, same = judged(plugins, f"{OUTPUT}at = {{ batch = {batch}, context = 900 }}", more=POOLS)
+    shared = best(apart, same, "bound")
+    assert shared is not None
+    # Fewer than there are pools leave each at least one.
+    assert shared.batch == 1.0
+
+
 def test_without_a_batch_memory_decides(plugins: Plugins) -> None:
     on, terms = judged(plugins, OUTPUT, more=WORKLOAD)
     memory = on.decode.memory

@@ -122,3 +122,45 @@ def test_experts_that_ranks_do_not_divide(plugins: Plugins) -> None:
         )
         found = [f for f in findings("PAR002", text, plugins) if f.path[-1] == "expert"]
         assert bool(found) is speaks, (ranks, extra, [f.message for f in found])
+
+
+# Points of a claim, and stages
+
+
+@pytest.mark.parametrize(
+    ("at", "per", "batch"),
+    [
+        ("{ batch = 1 }", "replica", "1 sequence"),
+        ("{ concurrency = 9 }", "deployment", "3 sequences"),
+        ("{ concurrency = 2 }", "deployment", "1 sequence"),
+        ("{ concurrency = 9 }", "replica", "9 sequences"),
+    ],
+)
+def test_the_batch_of_a_throughput_without_a_latency(at: str, per: str, batch: str, plugins: Plugins) -> None:
+    workload = "[workload]\nprompt_tokens = 1000\noutput_tokens = 200\n"
+    claim = f'[[claim]]\nmetric = "throughput"\nvalue = "900 tok/s"\nper = "{per}"\nat = {at}\n'
+    (found,) = findings("SLO002", f"{H100}replicas = 4\n{MODEL}{workload}{claim}", plugins)
+    assert found.equation.startswith(f"{batch} on a replica: ")
+
+
+def test_the_last_of_two_central_objectives_is_held_against_the_tail(plugins: Plugins) -> None:
+    text = plugins.rule("SLO003").failing[0].spec
+    (one,) = findings("SLO003", text, plugins)
+    metric = str(one.path[1])
+    match = re.search(rf'{metric} = {{ (\w+) = "([^"]+)" }}', text)
+    assert match is not None
+    other = "p50" if match[1] == "mean" else "mean"
+    both = text.replace(match[0], f'{metric} = {{ {match[1]} = "{match[2]}", {other} = "{match[2]}" }}')
+    review = review_of(both, plugins)
+    last = [o.percentile for o in review.objectives if o.metric == metric][-1]
+    found = findings("SLO003", both, plugins)
+    assert [f.path[-1] for f in found] == [last]
+
+
+@pytest.mark.parametrize(("pipeline", "speaks"), [(1, False), (2, True), (4, True)])
+def test_two_stages_are_a_pipeline(pipeline: int, speaks: bool, plugins: Plugins) -> None:
+    text = (
+        f"{H100}devices = 4\n{MODEL}[policy.parallelism]\ntensor = {4 // pipeline}\npipeline = {pipeline}\n"
+        "[workload]\nprompt_tokens = 1000\noutput_tokens = 200\nconcurrency = 1\n"
+    )
+    assert bool(findings("PAR005", text, plugins)) is speaks

@@ -674,3 +674,20 @@ def test_a_single_rank_prefills_pieces_of_any_number() -> None:
     scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=4096)
     point = Service(composed(scheduler, PairPricer(among=1e-9)), mix(400, 100)).point(40.0)
     assert point.mixed_s(600.0, 0.0, 1.0, 2.5) == pytest.approx(FIXED + 1e-9 * 600.0**2 / 2.5)
+
+
+def test_prefill_occupies_the_steps_that_its_chunks_take_on_average() -> None:
+    scheduler = Scheduler(max_batched_tokens=512, chunk_tokens=512)
+    point = Service(composed(scheduler, PairPricer(before=1e-9)), mix(2000, 1000)).point(4.0)
+    # Four sequences decode, which leaves 508 tokens of a step: a chunk halfway through a prompt of 2,000.
+    step = FIXED + 1e-9 * 508 * (2000 - 508) / 2
+    assert point.prefill_utilization == pytest.approx(point.rate * 2000 / 508 * step)
+
+
+@pytest.mark.parametrize(("most", "limit"), [(1, 1.5), (2, 2.5), (7, 7.5)])
+def test_the_knee_is_the_last_whole_number_that_holds(most: int, limit: float) -> None:
+    pricer = LinearPricer(fixed=0.0, decode=1e-3, prompt=0.0)
+    service = Service(composed(Scheduler(max_batched_tokens=4096, chunked=False), pricer), mix(100, 100))
+    knee = service.knee((objective("itl", limit * 1e-3),))
+    assert knee is not None
+    assert knee.batch == most
