@@ -245,6 +245,8 @@ def test_weights_are_tried_in_fewer_bits_than_they_have(weights: str, expected: 
 def test_four_bits_are_native_where_the_part_multiplies_them(plugins: Plugins) -> None:
     text = f'servelint = 1\n[hardware]\naccelerator = "nvidia/b200-sxm6-180gb"\n{MODEL}'
     assert [c.words for c in _quantized(review_of(text, plugins))] == ["weights in fp8", "weights in nvfp4"]
+    other = f'servelint = 1\n[hardware]\naccelerator = "amd/mi355x-oam-288gb"\n{MODEL}'
+    assert [c.words for c in _quantized(review_of(other, plugins))] == ["weights in fp8", "weights in mxfp4"]
     old = f'servelint = 1\n[hardware]\naccelerator = "nvidia/a100-sxm4-80gb"\n{MODEL}'
     assert [c.words for c in _quantized(review_of(old, plugins))] == ["weights in int8", "weights in int4-g128"]
 
