@@ -409,8 +409,8 @@ def own_tests(codes: list[str]) -> list[str]:
 class Graft:
     """Puts mutants into modules that are imported already, so that nothing has to be imported or collected again.
 
-    A function's code is exchanged in place. Where a mutant changes what runs at import, constants, defaults and fields
-    are taken over from a second execution of the module; what other modules had derived from them by then stays.
+    A function's code is exchanged in place. What a module computes when it is imported, its constants, defaults and
+    fields, is taken over from a second execution where that differs; what other modules had derived from it stays.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -423,9 +423,9 @@ class Graft:
         self.caches = [thing for thing in gc.get_objects() if isinstance(thing, functools._lru_cache_wrapper)]
 
     def apply(self, path: str, source: str, code: str) -> bool:
-        """Put a module's changed text in place of the imported one; say whether it changed what runs at import.
+        """Put a module's changed text in place of the imported one; say whether it changed no function.
 
-        What functions remembered is forgotten.
+        What functions remembered, and the kinds of a table's keys, are forgotten.
         """
         module = sys.modules[import_name(path)]
         file = str(module.__file__)
@@ -435,13 +435,13 @@ class Graft:
             for function in self.functions[place_of(before)]:
                 function.__code__ = after
                 at_import = False
-        if at_import:
-            fresh = types.ModuleType(module.__name__)
-            fresh.__file__ = file
-            exec(new, fresh.__dict__)
-            take_over(module, fresh)
+        fresh = types.ModuleType(module.__name__)
+        fresh.__file__ = file
+        exec(new, fresh.__dict__)
+        take_over(module, fresh)
         for cache in self.caches:
             cache.cache_clear()
+        importlib.import_module("servelint.spec.schema")._KINDS.clear()
         return at_import
 
 
