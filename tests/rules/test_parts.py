@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from servelint.architecture import LinearState
 from servelint.manager import Plugins
 from servelint.service import MixedStep, Objective
-from servelint.testing import compose, review_of
+from servelint.testing import compose, review_of, samples
 from servelint_rules.cnd.cnd002_cold_compile_on_ttft import _certain, _most
-from servelint_rules.derivation import _busy, _prefilled, _unbounded
+from servelint_rules.derivation import _busy, _e2e, _prefilled, _unbounded
 from servelint_rules.dis.dis003_transfer_on_ttft import _path as deciding_key
 from servelint_rules.hw.hw009_power_envelope import _budgets
 from servelint_rules.layouts import parallelism
 from servelint_rules.moe.moe004_all_to_all_over_slow_link import _part
+from servelint_rules.par.groups import cached_heads, copies_of
+from servelint_rules.par.par001_tp_over_slow_link import _link_source
+from servelint_rules.slo.slo006_itl_infeasible import _alternatives
 
 H100 = 'servelint = 1\n[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
 MODEL = '[model]\nid = "meta-llama/Llama-3.1-8B"\nmax_model_len = 8192\n'
@@ -159,3 +163,52 @@ def test_a_part_of_an_expert_group(
     part = _part(config, copies)
     found = None if part is None else (part.t, part.d, part.attention_ranks, part.expert)
     assert found == degrees
+
+
+# Lengths of a request, links, and what a step could do without
+
+
+@pytest.mark.parametrize(("percentile", "tokens"), [("mean", "199"), ("p50", "99"), ("p99", "999")])
+def test_the_output_of_a_request_is_that_of_the_percentile(percentile: str, tokens: str) -> None:
+    output = SimpleNamespace(mean=200.0, quantile=lambda p: {0.5: 100.0, 0.99: 1000.0}[p])
+    point: Any = SimpleNamespace(
+        service=SimpleNamespace(mix=SimpleNamespace(output=output)),
+        ttft=lambda name: 0.5,
+        tpot=lambda name: 0.01,
+        e2e=lambda name: 2.0,
+    )
+    assert _e2e(point, percentile) == f"500 ms to the first token on average + {tokens} tokens x 10 ms = 2 s"
+
+
+def test_the_source_of_a_link_is_where_its_figure_is_from(plugins: Plugins) -> None:
+    def source(hardware: str, tier: str) -> tuple[str, str]:
+        review = review_of(f"{H100}{hardware}{MODEL}[policy.parallelism]\ntensor = 16\n", plugins)
+        assert review.composition is not None
+        found = _link_source(review, review.composition, tier)
+        return found.kind, found.where
+
+    declared = 'devices = 16\n[hardware.network]\nbandwidth = "50 GB/s"\n'
+    assert source(declared, "network")[0] == "spec"
+    assert source("devices = 16\n", "network")[0] != "spec"
+    assert source(declared, "pcie") == source("devices = 16\n", "pcie")
+    assert source(declared, "pcie")[0] == "datasheet"
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(0, False), (1, True), (4, True)])
+def test_drafts_of_any_length_could_be_left_out(tokens: int, expected: bool, plugins: Plugins) -> None:
+    policy = f'[policy.speculation]\nmethod = "ngram"\ntokens = {tokens}\nacceptance = 0.5\n'
+    words = [words for words, _ in _alternatives(compose(f"{H100}{MODEL}{policy}", plugins))]
+    assert ("no speculation" in words) is expected
+    assert sum(word.endswith(" weights") for word in words) == 2
+
+
+def test_a_model_that_caches_nothing_holds_no_token_twice(plugins: Plugins) -> None:
+    state = LinearState(recurrent_elements=16 * 64 * 128, conv_elements=3 * 4096)
+    blocks = (
+        samples.state_block("linear", range(4), 1024, 2048, state),
+        samples.dense_block("mlp", range(4), 1024, 4096),
+    )
+    spec = '[hardware]\naccelerator = "any"\ndevices = 4\n[model]\nid = "any"\n[policy.parallelism]\ntensor = 4\n'
+    model = samples.model(1024, 32_768, blocks)
+    found = compose(spec, plugins, architecture=model, accelerator=samples.accelerator())
+    assert (cached_heads(found), copies_of(found)) == (0, 1)
