@@ -1,33 +1,41 @@
-"""Mutation testing: small faults are put into copies of the code, and the tests meant to notice are run on each.
+"""Mutation testing: small faults are put into the code, one at a time, and the tests meant to notice are run on each.
 
 It lives apart from the tests because it runs them: nothing here is collected. Cosmic Ray supplies most of the
 operators; a few that this code base needs (``min`` for ``max``, ``<`` for ``<=`` only, a return of None) stand below.
-Mutants are drawn at random by module with a fixed seed, so that two runs on one tree try the same ones. Results are one
-JSON object a line, and a run goes on from the file it finds: with more tiers it tries again only what survived.
+Tests are collected once. Every mutant gets a fork of the process that did, where the changed functions take the place
+of the imported ones; no file is written, and the tree must not change meanwhile. Mutants are drawn at random by module
+with a fixed seed, so that two runs on one tree try the same ones. Results are one JSON object a line, and a run goes on
+from the file it finds: with more tiers it tries again only what survived.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import gc
 import importlib
+import inspect
 import json
-import multiprocessing
+import math
 import os
 import random
 import re
 import resource
-import shutil
+import select
+import signal
 import sys
-import tempfile
 import time
+import types
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 # Neither is typed, and neither is there where only the tests run.
 parso: Any = importlib.import_module("parso")
@@ -36,9 +44,6 @@ provider: Any = importlib.import_module("cosmic_ray.operators.provider")
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("core", "plugins", "rules", "specs")
-COPIED = (*SOURCES, "tests", "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
-PRELOADED = ("attrs", "cattrs", "hypothesis", "networkx", "numpy", "pluggy", "tomli", "yaml")
-"""Imported once in a worker; every test run is a fork of it."""
 
 CORE: dict[str, tuple[str, ...]] = {
     "composition": ("test_topology.py", "test_review.py", "test_parallelism.py", "test_service.py"),
@@ -82,15 +87,12 @@ POLICIES: dict[str, tuple[str, ...]] = {
 
 SPREAD = "CLM001 CND001 CTX004 DEC002 DIS002 HW009 KRN002 MEM001 MEM003 MOE001 PAR001 QNT003 SLO001 SLO007 SPD001"
 """Rules whose findings show most of what core and policies compute."""
-WIDER = (
-    *(f"tests/rules/test_findings.py::test_findings_say_what_they_said[{code}]" for code in SPREAD.split()),
-    "tests/snapshots",
-    "tests/docs/test_spec_page.py",
-    "tests/unit/test_review.py",
-)
+TESTED = tuple(f"tests/{name}" for name in ("rules", "unit", "specs", "snapshots", "properties", "docs"))
+NAMING = "names: "
+"""Before an expression of what a test's own text or the imports of its module name, in place of its id."""
 TIERS = 4
-CPU_SECONDS = (15, 60, 180, 180)
-"""What a tier may take; one that takes longer has met a loop without end."""
+SLACK, SLACK_SECONDS = 3, 4
+"""A mutant may take so many times what its tests take without it, and so many seconds more; then it has no end."""
 
 Position = tuple[tuple[int, int], tuple[int, int]]
 
@@ -325,16 +327,9 @@ def mutated(mutant: Mutant, source: str) -> str | None:
 def sample(paths: Iterable[str], seed: int, sizes: dict[str, int]) -> Iterator[Mutant]:
     """Draw mutants of each module: as many as its package's size, the same for the same seed and text."""
     for path in paths:
-        source = (ROOT / path).read_text(encoding="utf-8")
-        every = mutants_of(path, source)
+        every = mutants_of(path, (ROOT / path).read_text(encoding="utf-8"))
         random.Random(f"{seed}:{path}").shuffle(every)
-        left = sizes[package_of(path)]
-        for mutant in every:
-            if left == 0:
-                break
-            if mutated(mutant, source) is not None:
-                left -= 1
-                yield mutant
+        yield from every[: sizes[package_of(path)]]
 
 
 def package_of(path: str) -> str:
@@ -368,157 +363,303 @@ def codes_for(path: str) -> list[str]:
     return sorted(match[0].upper() for match in found if match)
 
 
-def naming(words: Iterable[str], *folders: str) -> list[str]:
-    """List the test modules of some folders that name one of the words."""
-    found = []
-    pattern = re.compile("|".join(rf"\b{word}\b" for word in words) or r"(?!)")
-    for folder in folders:
-        for file in sorted((ROOT / folder).rglob("test_*.py")):
-            if pattern.search(file.read_text(encoding="utf-8")):
-                found.append(file.relative_to(ROOT).as_posix())
-    return found
-
-
 def tiers_for(path: str) -> list[list[str]]:
-    """Return the pytest arguments of each tier for a module, cheapest first."""
+    """Return, for each tier of a module's tests, regular expressions of their ids: cheapest tier first."""
     stem, package = Path(path).stem, package_of(path)
     if package == "rules":
         codes = codes_for(path)
-        # A helper that most rules use is tried on a spread of them first; the third tier has all.
-        chosen = codes[:: max(1, len(codes) // 8)]
-        own = ["tests/rules/test_findings.py", "tests/rules/test_cases.py"]
-        about = [*naming(codes, "tests/rules"), "tests/specs", "tests/snapshots"]
+        # A helper that most rules use is tried on a spread of them first; the second tier has all.
         return [
-            [*own, "-k", " or ".join(chosen)],
-            [own[0], *(name for name in about if name not in own)],
+            [*own_tests(codes[:: max(1, len(codes) // 8)]), NAMING + re.escape(import_name(path))],
+            [*own_tests(codes), "tests/specs", "tests/snapshots"],
             ["tests/rules"],
-            ["tests/unit", "tests/docs"],
+            ["tests/unit", "tests/docs", "tests/properties"],
         ]
     tests = CORE[stem] if package == "core" else POLICIES.get(stem, ("test_review.py",))
-    unit = [*(f"tests/unit/{name}" for name in tests), "tests/unit/test_worked_examples.py"]
-    wider = [*WIDER, *(["tests/unit/test_percentiles.py"] if stem in ("service", "distribution") else [])]
+    unit = [f"tests/unit/{name}" for name in tests]
+    if package == "policies":
+        unit.append("tests/unit/plugins/test_policy_tables.py")
     return [
-        unit,
-        [name for name in wider if name not in unit],
+        [*unit, "tests/unit/test_worked_examples.py"],
+        [
+            *own_tests(SPREAD.split())[:1],
+            "tests/snapshots",
+            "tests/docs/test_spec_page.py",
+            "tests/unit/test_review.py",
+            "tests/unit/test_percentiles.py",
+        ],
         ["tests/rules/test_findings.py", "tests/specs", "tests/properties/test_invariants.py"],
         ["tests/rules", "tests/docs", "tests/unit"],
     ]
 
 
-class Failures:
-    """Pytest plugin: the names of what failed, in order."""
-
-    def __init__(self) -> None:
-        self.failed: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failed test."""
-        if report.failed:
-            self.failed.append(report.nodeid)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a module that cannot be collected."""
-        if report.failed:
-            self.failed.append(f"collection of {report.nodeid}")
+def own_tests(codes: list[str]) -> list[str]:
+    """Return the expressions of rules' findings and cases, what they say first: it notices most."""
+    each = "|".join(codes) or "(?!)"
+    return [
+        rf"tests/rules/test_findings\.py::test_findings_say_what_they_said\[({each})\]",
+        rf"tests/rules/test_cases\.py::\w+\[({each})-",
+        rf"tests/rules/test_findings\.py::\w+\[({each})\]",
+        rf"tests/rules/test_neighbours\.py::\w+\[({each})\]",
+        rf"tests/rules/test_help_applied\.py::\w+\[({each})-",
+        rf"{NAMING}({each})",
+    ]
 
 
-def run_tests(tree: Path, arguments: list[str], cpu_seconds: int) -> tuple[int, list[str]]:
-    """Run tests in a fork of this process on a tree; return pytest's status (-1: out of time) and what failed."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 99
-        try:
+class Graft:
+    """Puts mutants into modules that are imported already, so that nothing has to be imported or collected again.
+
+    A function's code is exchanged in place. What a module computes when it is imported, its constants, defaults and
+    fields, is taken over from a second execution where that differs; what other modules had derived from it stays.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            importlib.import_module(import_name(path))
+        self.functions: dict[tuple[str, str, int], list[types.FunctionType]] = defaultdict(list)
+        for thing in gc.get_objects():
+            if isinstance(thing, types.FunctionType):
+                self.functions[place_of(thing.__code__)].append(thing)
+        self.caches = [thing for thing in gc.get_objects() if isinstance(thing, functools._lru_cache_wrapper)]
+
+    def apply(self, path: str, source: str, code: str) -> bool:
+        """Put a module's changed text in place of the imported one; say whether it changed no function.
+
+        What functions remembered, and the kinds of a table's keys, are forgotten.
+        """
+        module = sys.modules[import_name(path)]
+        file = str(module.__file__)
+        old, new = (compile(text, file, "exec", dont_inherit=True) for text in (source, code))
+        at_import = True
+        for before, after in differing(old, new):
+            for function in self.functions[place_of(before)]:
+                function.__code__ = after
+                at_import = False
+        fresh = types.ModuleType(module.__name__)
+        fresh.__file__ = file
+        exec(new, fresh.__dict__)
+        take_over(module, fresh)
+        for cache in self.caches:
+            cache.cache_clear()
+        importlib.import_module("servelint.spec.schema")._KINDS.clear()
+        return at_import
+
+
+def import_name(path: str) -> str:
+    """Return the import name of a module by its path from the root."""
+    return ".".join(Path(path).with_suffix("").parts[1:])
+
+
+def place_of(code: types.CodeType) -> tuple[str, str, int]:
+    """Return what tells one function's code from another's."""
+    return os.path.realpath(code.co_filename), code.co_qualname, code.co_firstlineno
+
+
+def differing(old: types.CodeType, new: types.CodeType) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    """Yield the pairs of codes, outer before inner, that are not the same."""
+    if old != new:
+        yield old, new
+        inner = ([c for c in code.co_consts if isinstance(c, types.CodeType)] for code in (old, new))
+        for pair in zip(*inner, strict=False):
+            yield from differing(*pair)
+
+
+def take_over(module: types.ModuleType, fresh: types.ModuleType) -> None:
+    """Give a module the data, defaults and fields that differ in another execution of it."""
+    for name, value in vars(fresh).items():
+        old = getattr(module, name, None)
+        if isinstance(value, types.FunctionType) and isinstance(old, types.FunctionType):
+            old.__defaults__, old.__kwdefaults__ = value.__defaults__, value.__kwdefaults__
+        elif isinstance(value, type) and value.__module__ == module.__name__ and isinstance(old, type):
+            take_over_class(old, value)
+        elif is_data(value) and repr(value) != repr(old):
+            for user in list(sys.modules.values()):
+                if getattr(user, "__dict__", {}).get(name) is old:
+                    setattr(user, name, value)
+
+
+def take_over_class(old: type, fresh: type) -> None:
+    """Give a class the defaults of methods, the fields and the plain attributes of its other execution."""
+    fields = repr(getattr(old, "__attrs_attrs__", None)) != repr(getattr(fresh, "__attrs_attrs__", None))
+    for name, value in vars(fresh).items():
+        was = vars(old).get(name)
+        plain, was_plain = getattr(value, "__func__", value), getattr(was, "__func__", was)
+        if isinstance(plain, types.FunctionType) and isinstance(was_plain, types.FunctionType):
+            if name == "__init__" and fields:
+                setattr(old, name, value)
+            else:
+                was_plain.__defaults__, was_plain.__kwdefaults__ = plain.__defaults__, plain.__kwdefaults__
+        elif (name == "__attrs_attrs__" and fields) or (
+            not name.startswith("__") and is_data(value) and repr(value) != repr(was)
+        ):
+            setattr(old, name, value)
+
+
+def is_data(value: object) -> bool:
+    """Say whether a value is told by its text: neither code nor a type."""
+    return not isinstance(value, type | types.ModuleType | types.FunctionType) and " at 0x" not in repr(value)
+
+
+Result = dict[str, Any]
+
+
+class Baseline(NamedTuple):
+    """What a tier does without any fault: its seconds of computing, and the tests that fail."""
+
+    seconds: float
+    failed: frozenset[str]
+
+
+class Run:
+    """Pytest plugin: in place of the tests it runs mutants, each in a fork of the process that collected them."""
+
+    def __init__(self, options: argparse.Namespace, todo: list[tuple[Mutant, int]], known: dict[str, Result]) -> None:
+        self.options = options
+        self.todo = deque(todo)
+        self.known = known
+        self.items: list[pytest.Item] = []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try the mutants, each in a process of its own; one that survives a tier waits for the next."""
+        self.items = session.items
+        self.graft = Graft(sorted({mutant.path for mutant, _ in self.todo}))
+        gc.collect()
+        gc.freeze()
+        started = time.monotonic()
+        running: dict[int, tuple[int, Mutant, int, float]] = {}
+        with self.options.results.open("a", encoding="utf-8") as log:
+            while True:
+                late = self.options.minutes and time.monotonic() - started > 60 * self.options.minutes
+                while self.todo and len(running) < self.options.workers and not late:
+                    mutant, tier = self.todo.popleft()
+                    baseline = self.baseline(mutant.path, tier)
+                    pid, pipe = self.fork(partial(self.attempt, mutant, tier, baseline))
+                    running[pipe] = (pid, mutant, tier, time.monotonic())
+                if not running:
+                    break
+                for pipe in select.select(list(running), [], [])[0]:
+                    pid, mutant, tier, since = running.pop(pipe)
+                    result = described(mutant) | {"tier": tier} | self.answer(pid, pipe)
+                    result["seconds"] = round(time.monotonic() - since, 2)
+                    self.known[mutant.key] = result
+                    if result["outcome"] == "survived" and tier < self.options.tiers:
+                        self.todo.append((mutant, tier + 1))
+                    log.write(json.dumps(result) + "\n")
+                    log.flush()
+        return True
+
+    @functools.cache  # noqa: B019  one run lives as long as the process
+    def tiers(self, path: str) -> list[list[pytest.Item]]:
+        """Return the tests of each tier for a module, cheapest first, each test once."""
+        seen: set[str] = set()
+        found = []
+        for patterns in tiers_for(path)[: self.options.tiers]:
+            tier = []
+            for pattern in patterns:
+                fits = fitting(pattern)
+                for item in self.items:
+                    if item.nodeid not in seen and fits(item):
+                        seen.add(item.nodeid)
+                        tier.append(item)
+            found.append(tier)
+        return found
+
+    @functools.cache  # noqa: B019
+    def baseline(self, path: str, tier: int) -> Baseline:
+        """Run a tier of a module once without any fault: what it takes, and which tests fail anyway."""
+        items = self.tiers(path)[tier - 1]
+
+        def task(tell: Callable[..., None]) -> None:
+            failed = [item.nodeid for item, after in zip(items, [*items[1:], None], strict=True) if fails(item, after)]
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            tell(failed=failed, seconds=usage.ru_utime + usage.ru_stime)
+
+        told = self.answer(*self.fork(task))
+        if told["failed"]:
+            print(f"left out for {path}, because they fail without a fault: {told['failed']}", flush=True)
+        return Baseline(told["seconds"], frozenset(told["failed"]))
+
+    def fork(self, task: Callable[[Callable[..., None]], None]) -> tuple[int, int]:
+        """Start a task in a fork; return its process and the pipe on which it tells a result, a JSON object a line."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
             os.close(reader)
-            resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)
-            os.chdir(tree)
-            roots = [str(tree / name) for name in SOURCES]
-            sys.path[:0] = roots
-            os.environ |= {"PYTHONPATH": os.pathsep.join(roots), "CI": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-            failures = Failures()
-            status = int(pytest.main(["-q", "--tb=no", *arguments], plugins=[failures]))
-            os.write(writer, "\n".join(failures.failed).encode()[:60000])
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        failed = pipe.read().decode().splitlines()
-    _, ended = os.waitpid(child, 0)
-    return (-1 if os.WIFSIGNALED(ended) else os.WEXITSTATUS(ended)), failed
+            status = 1
+            try:
+                task(lambda **result: os.write(writer, json.dumps(result).encode() + b"\n"))
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writer)
+        return child, reader
+
+    def answer(self, pid: int, pipe: int) -> Result:
+        """Return all that a fork told, as one result; it ran out of time if a signal ended it."""
+        with os.fdopen(pipe, "rb") as told:
+            results = [json.loads(line) for line in told]
+        _, ended = os.waitpid(pid, 0)
+        result = {name: value for told_once in results for name, value in told_once.items()}
+        if os.WIFSIGNALED(ended):
+            result |= {"outcome": "timeout"}
+        elif os.WEXITSTATUS(ended):
+            # What ends the tests themselves, while a module is executed anew or before a test begins, is noticed.
+            result |= {"outcome": "killed", "by": ["the run itself"]}
+        return result
+
+    def attempt(self, mutant: Mutant, tier: int, baseline: Baseline, tell: Callable[..., None]) -> None:
+        """Run a tier on one mutant until a test notices it."""
+        source = (ROOT / mutant.path).read_text(encoding="utf-8")
+        code = mutated(mutant, source)
+        if code is None:
+            tell(outcome="no fault")
+            return
+        before, after = source.splitlines(), code.splitlines()
+        line = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
+        tell(outcome="survived", before=before[line].strip(), after=after[line].strip())
+        limit_time(math.ceil(SLACK_SECONDS + SLACK * baseline.seconds))
+        tell(at_import=self.graft.apply(mutant.path, source, code))
+        items = [item for item in self.tiers(mutant.path)[tier - 1] if item.nodeid not in baseline.failed]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            if fails(item, following):
+                tell(outcome="killed", by=[item.nodeid])
+                return
 
 
-def copy_tree(target: Path) -> None:
-    """Copy what the tests need of the project."""
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis"))
-        elif source.exists():
-            shutil.copy2(source, target / name)
+def fitting(pattern: str) -> Callable[[pytest.Item], object]:
+    """Return what says whether a test is meant: by its id, or where it is one of the rules' by what it names."""
+    if not pattern.startswith(NAMING):
+        return lambda item: re.match(pattern, item.nodeid)
+    names = re.compile(rf"\b{pattern.removeprefix(NAMING)}\b")
+    return lambda item: item.nodeid.startswith("tests/rules/") and names.search(text_of(item.function, item.path))
 
 
-def attempt(mutant: Mutant, tree: Path, first: int, tiers: int, broken: list[str]) -> dict[str, Any]:
-    """Run the tiers on one mutant until one of them notices it."""
-    file = tree / mutant.path
-    source = file.read_text(encoding="utf-8")
-    code = mutated(mutant, source) or source
-    before, after = source.splitlines(), code.splitlines()
-    changed = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
-    result: dict[str, Any] = {
-        "key": mutant.key,
-        **mutant._asdict(),
-        "package": package_of(mutant.path),
-        "before": before[changed].strip(),
-        "after": after[changed].strip(),
-        "outcome": "survived",
-        "tier": 0,
-    }
-    started = time.monotonic()
-    # A compiled copy is told from its source by size and second: it could outlive the change.
-    for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-        stale.unlink()
-    file.write_text(code, encoding="utf-8")
-    try:
-        for number, arguments in enumerate(tiers_for(mutant.path)[:tiers], 1):
-            if number <= first:
-                continue
-            result["tier"] = number
-            skipped = [word for test in broken for word in ("--deselect", test)]
-            status, failed = run_tests(tree, ["-x", *arguments, *skipped], CPU_SECONDS[number - 1])
-            # Also without any tests left (5): the rule that they are of is no longer loaded.
-            if status != 0:
-                result |= {"outcome": "timeout" if status == -1 else "killed", "by": failed[:1]}
-                break
-    finally:
-        file.write_text(source, encoding="utf-8")
-    return result | {"seconds": round(time.monotonic() - started, 2)}
+@functools.cache
+def text_of(function: Any, path: Path) -> str:
+    """Return the text of a test's function, and of what its module imports from the rules."""
+    imports = re.findall(r"^from servelint_rules.*", path.read_text(encoding="utf-8"), re.M)
+    return "\n".join([inspect.getsource(function), *imports])
 
 
-def work(tree: Path, jobs: Any, results: Any, tiers: int, broken: list[str]) -> None:
-    """Try mutants from a queue in one tree until None comes."""
-    sys.dont_write_bytecode = True
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    while (job := jobs.get()) is not None:
-        mutant, first = job
-        results.put(attempt(mutant, tree, first, tiers, broken))
+def fails(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Run one test; say whether it or what prepares it fails."""
+    return any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-def broken_tests(tree: Path, chosen: list[Mutant], tiers: int, trusted: bool) -> list[str]:
-    """Return the tests that fail without any fault, none if they are trusted; this also compiles everything once."""
-    todo: dict[str, list[str]] = {}
-    for mutant in chosen:
-        for arguments in tiers_for(mutant.path)[:tiers]:
-            if "-k" not in arguments:
-                todo |= {name: [name] for name in arguments}
-    if any(package_of(m.path) == "rules" for m in chosen):
-        todo["tests/rules/test_cases.py"] = ["tests/rules/test_cases.py"]
-    failed: list[str] = []
-    for arguments in todo.values():
-        failed += run_tests(tree, [*arguments, *(["--collect-only"] if trusted else [])], 300)[1]
-    return failed
+def limit_time(seconds: int) -> None:
+    """End this process by a signal once it has computed so long from now, or has waited four times that."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    end = int(usage.ru_utime + usage.ru_stime) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
+    signal.alarm(4 * seconds)
+
+
+def described(mutant: Mutant) -> Result:
+    """Return what names a mutant in the results."""
+    return {"key": mutant.key, **mutant._asdict(), "package": package_of(mutant.path)}
 
 
 def table(results: Iterable[dict[str, Any]]) -> str:
@@ -546,7 +687,6 @@ def main() -> int:
     parser.add_argument("--tiers", type=int, default=3, choices=range(1, TIERS + 1), help="tiers of tests (default 3)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="try again what survived, from the first tier on")
-    parser.add_argument("--trust", action="store_true", help="do not look first for tests that fail anyway")
     parser.add_argument("--only", default="", help="modules whose path has this regular expression")
     parser.add_argument("--minutes", type=float, default=0, help="start no mutant after so long (default: no limit)")
     parser.add_argument("--results", type=Path, default=Path("mutation.jsonl"), help="file to go on from")
@@ -562,58 +702,24 @@ def main() -> int:
     if options.again:
         matching = (r for r in known.values() if re.search(options.only, r["path"]))
         chosen = [Mutant(*(r[name] for name in Mutant._fields)) for r in matching]
-        todo = [(m, 0) for m in chosen if known[m.key]["outcome"] == "survived"]
+        todo = [(m, 1) for m in chosen if known[m.key]["outcome"] == "survived"]
     else:
         chosen = list(sample((m for m in modules() if re.search(options.only, m)), options.seed, sizes))
         todo = [
-            (m, known[m.key]["tier"] if m.key in known else 0)
+            (m, known[m.key]["tier"] + 1 if m.key in known else 1)
             for m in chosen
             if m.key not in known or (known[m.key]["outcome"] == "survived" and known[m.key]["tier"] < options.tiers)
         ]
     random.Random(options.seed).shuffle(todo)
     print(f"{len(chosen)} mutants, {len(todo)} to try", flush=True)
+    if todo:
+        os.chdir(ROOT)
+        roots = [str(ROOT / name) for name in SOURCES]
+        sys.path[:0] = roots
+        os.environ |= {"PYTHONPATH": os.pathsep.join(roots), "CI": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        pytest.main(["-q", "-s", "--tb=no", "--no-summary", *TESTED], plugins=[Run(options, todo, known)])
 
-    for name in PRELOADED:
-        importlib.import_module(name)
-    with tempfile.TemporaryDirectory() as folder:
-        trees = [Path(folder) / str(i) for i in range(options.workers)]
-        for tree in trees:
-            copy_tree(tree)
-        broken = broken_tests(trees[0], [m for m, _ in todo], options.tiers, options.trust)
-        print(f"left out, because they fail without a fault: {broken or 'none'}", flush=True)
-        for tree in trees[1:]:
-            shutil.rmtree(tree)
-            shutil.copytree(trees[0], tree)
-        context = multiprocessing.get_context("fork")
-        jobs, results = context.Queue(), context.Queue()
-        arguments = [(tree, jobs, results, options.tiers, broken) for tree in trees]
-        workers = [context.Process(target=work, args=given) for given in arguments]
-        for worker in workers:
-            worker.start()
-        started, waiting = time.monotonic(), iter(todo)
-        open_jobs = 0
-        with options.results.open("a", encoding="utf-8") as log:
-            while True:
-                late = options.minutes and time.monotonic() - started > 60 * options.minutes
-                while open_jobs < 2 * options.workers and not late:
-                    job = next(waiting, None)
-                    if job is None:
-                        break
-                    jobs.put(job)
-                    open_jobs += 1
-                if open_jobs == 0:
-                    break
-                result = results.get()
-                open_jobs -= 1
-                known[result["key"]] = result
-                log.write(json.dumps(result) + "\n")
-                log.flush()
-        for _ in workers:
-            jobs.put(None)
-        for worker in workers:
-            worker.join()
-
-    tried = [known[m.key] for m in chosen if m.key in known]
+    tried = [known[m.key] for m in chosen if m.key in known and known[m.key]["outcome"] != "no fault"]
     for result in tried:
         if result["outcome"] == "survived":
             print(f"{result['path']}:{result['line']} {result['operator']}\n- {result['before']}\n+ {result['after']}")

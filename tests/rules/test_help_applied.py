@@ -16,8 +16,7 @@ import servelint_specs
 from servelint.lineage import KeyPath
 from servelint.manager import Plugins
 from servelint.rule import Case, Finding, Severity
-from servelint.spec.document import parse
-from servelint.testing.rules import key_path, run_case
+from servelint.testing.rules import edited, key_path, run_case
 from servelint_rules.slo.slo008_prefill_stall import RARE
 
 TABLES = "hardware|model|policy|workload|slo|claim"
@@ -42,22 +41,6 @@ def alternatives(finding: Finding) -> list[Edits]:
         if values and " --" not in text:
             found.append(Edits(text, values))
     return found
-
-
-def edited(text: str, path: KeyPath, value: str, plugins: Plugins) -> str:
-    """The spec with one value set: in its place, in its table, or in a table of its own."""
-    document = parse("spec.toml", text, plugins.policies)
-    span = document.spans.value(path)
-    if span is not None:
-        return text[: span.start] + value + text[span.end :]
-    *table, key = path
-    header = f"[{'.'.join(map(str, table))}]"
-    inline = document.spans.value(tuple(table)) if document.has(tuple(table)) else None
-    if re.search(rf"^{re.escape(header)}", text, re.M):
-        return re.sub(rf"^({re.escape(header)}[^\n]*\n)", rf"\1{key} = {value}\n", text, count=1, flags=re.M)
-    if inline is not None and text[inline.end - 1] == "}":
-        return f"{text[: inline.end - 1]}, {key} = {value} }}{text[inline.end :]}"
-    return f"{text}\n{header}\n{key} = {value}\n"
 
 
 def applied(text: str, edits: Edits, plugins: Plugins) -> str:

@@ -29,7 +29,7 @@ from servelint.resources import (
     StateIO,
     WeightRead,
 )
-from servelint.shapes import ONCE, TOKENS, StepShape, decode
+from servelint.shapes import ONCE, TOKENS, StepShape, decode, prefill
 from servelint.testing import compose, samples
 
 NOTE = Lineage("given")
@@ -231,6 +231,13 @@ def test_ranks_need_a_sequence_each_for_a_micro_batch() -> None:
     # Two sequences on two ranks are one micro-batch, three are two, the fullest of one sequence a rank.
     assert piped(ranks=2).bound(decode(2.0, 0.0)) == pytest.approx(3 + 2)
     assert piped(ranks=2).bound(decode(3.0, 0.0)) == pytest.approx(max(2 * 3, 3 + 2))
+
+
+@pytest.mark.parametrize("sequences", [1.0, 2.0, 3.0, 5.0, 8.0])
+@pytest.mark.parametrize("figure", ["bound", "sustained_bound", "estimate"])
+def test_prompts_of_a_token_are_laid_out_like_tokens_that_are_decoded(sequences: float, figure: str) -> None:
+    priced = getattr(piped(ranks=2), figure)
+    assert priced(prefill(1.0, 0.0, sequences)) == pytest.approx(priced(decode(sequences, 0.0)))
 
 
 def test_estimates_of_stages_follow_the_same_schedule() -> None:

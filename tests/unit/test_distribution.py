@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servelint.distribution import Lengths, percentile_share
+from servelint.distribution import Lengths, Stratum, percentile_share
 
 
 def test_quantiles_are_hit_and_log_linear_between() -> None:
@@ -113,3 +113,13 @@ def test_scaled_lengths_keep_their_floor() -> None:
     assert half.mean == pytest.approx(lengths.mean / 2)
     floored = lengths.scaled(0.5, 8.0)
     assert (floored.quantile(0.0), floored.quantile(1.0)) == pytest.approx((8, 500))
+
+
+def test_a_point_below_the_one_before_it_counts_as_that() -> None:
+    falling = Lengths(((0.0, 100), (0.5, 50), (0.8, 40), (1.0, 200)))
+    assert [falling.quantile(p) for p in (0.0, 0.3, 0.5, 0.8)] == [100, 100, 100, 100]
+    assert falling.quantile(1.0) == pytest.approx(200)
+
+
+def test_fixed_lengths_are_one_stratum() -> None:
+    assert Lengths.fixed(300).strata(100.0, 500.0) == (Stratum(1.0, 300.0, 300.0, 300.0),)

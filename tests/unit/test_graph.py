@@ -6,14 +6,15 @@ import networkx as nx
 import pytest
 from attrs import evolve
 
+from servelint.architecture import Architecture
 from servelint.errors import GraphError
 from servelint.graph import Op, StepGraph, demands_of, kinds_of_stages
 from servelint.layout import launch
 from servelint.lineage import Lineage
 from servelint.manager import Plugins
-from servelint.resources import HostWork, Launch, Matmul
+from servelint.resources import ActivationIO, Demand, HostWork, Launch, Matmul, StateIO
 from servelint.shapes import ONCE, decode
-from servelint.testing import compose
+from servelint.testing import compose, samples
 
 
 def op(name: str, inputs: str, outputs: str, seconds: float = 0.0, repeats: tuple[int, ...] = (1,)) -> Op:
@@ -126,3 +127,57 @@ def test_networkx_measures_the_path_that_the_estimate_takes(plugins: Plugins) ->
     assert set(graph.nodes) == {o.name for o in composition.graph.ops} | {"end"}
     assert nx.dag_longest_path_length(graph) == pytest.approx(pricer.estimate(shape), rel=1e-12)
     assert "weight" not in next(iter(composition.graph.to_networkx().edges(data=True)))[2]
+
+
+def laid_out(plugins: Plugins, model: Architecture) -> StepGraph:
+    spec = '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n'
+    return compose(spec, plugins, architecture=model, accelerator=samples.accelerator()).graph
+
+
+def test_kernels_of_a_layer_are_counted_as_engines_fuse_them(plugins: Plugins) -> None:
+    """Norm, GEMM; rotation, attention; GEMM; norm, GEMM; activation, GEMM. Latents take six before and two after."""
+    launched = {
+        op.name: demand.coefficient
+        for model in (samples.dense_model(), samples.hybrid_model())
+        for op, demand in demands_of(laid_out(plugins, model), Launch)
+    }
+    assert launched == {
+        "embedding": 1,
+        "full_attention.in_proj": 2,
+        "full_attention.core": 2,
+        "full_attention.out_proj": 1,
+        "latent_attention.in_proj": 6,
+        "latent_attention.core": 2,
+        "latent_attention.out_proj": 2,
+        "sliding_attention.in_proj": 2,
+        "sliding_attention.core": 2,
+        "sliding_attention.out_proj": 1,
+        "linear.in_proj": 2,
+        "linear.core": 2,
+        "linear.out_proj": 1,
+        "mlp.up_proj": 2,
+        "mlp.down_proj": 2,
+        "moe.router": 3,
+        "moe.experts": 5,
+        "lm_head": 3,
+    }
+
+
+def test_what_a_layer_moves_and_multiplies_beside_its_weights(plugins: Plugins) -> None:
+    graph = laid_out(plugins, samples.hybrid_model())
+
+    def of(name: str, kind: type[Demand]) -> float:
+        return sum(d.coefficient for d in graph.op(name).demands if isinstance(d, kind))
+
+    # The residual stream of 1,024 elements of two bytes comes in and goes out, the output is written once.
+    assert of("linear.in_proj", ActivationIO) == 2 * 1024 * 2
+    assert of("mlp.up_proj", ActivationIO) == 2 * 1024 * 2
+    assert of("mlp.down_proj", ActivationIO) == 1024 * 2
+    assert of("linear.out_proj", ActivationIO) == 1024 * 2
+    # Queries of 16 heads and as many outputs of 64.
+    assert of("sliding_attention.core", ActivationIO) == 16 * (64 + 64) * 2
+    assert of("latent_attention.core", ActivationIO) == 16 * (128 + 64 + 128) * 2
+    # A state, recurrent in fp32 and convolutional in 16 bit, is read and written once a sequence.
+    assert of("linear.core", StateIO) == 2 * (16 * 64 * 128 * 4 + 3 * 4096 * 2)
+    # Decay, update and read-out are six operations an element.
+    assert of("linear.core", Matmul) == 6 * 16 * 64 * 128

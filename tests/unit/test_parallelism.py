@@ -318,3 +318,38 @@ def test_no_token_travels_to_more_groups_than_it_has_experts() -> None:
     assert _distinct_remote(Experts(8, 2), 16) == pytest.approx(2 * 15 / 16)
     for groups in range(2, 40):
         assert _distinct_remote(Experts(10, 3), groups) <= 3
+
+
+# What travels to experts, and how many
+
+
+@pytest.mark.parametrize(("weights", "each"), [("fp8", 1.0), ("int8", 1.0), ("nvfp4", 0.5), ("bf16", 2.0)])
+def test_tokens_go_to_experts_as_wide_as_these_multiply_and_come_back_in_16_bit(
+    weights: str, each: float, plugins: Plugins
+) -> None:
+    spec = (
+        '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.parallelism]\n'
+        f'tensor = 4\nattention_data = 4\nexpert = 4\n[policy.quantization]\nweights = "{weights}"\n'
+        f'activations = "{weights}"\n'
+    )
+    rates = dict.fromkeys(("bf16", "fp16", "fp8", "int8", "fp4"), 1e15)
+    part = evolve(samples.accelerator(), dense_flops=rates)
+    found = compose(spec, plugins, architecture=sparse(), accelerator=part)
+    there, back = (d.coefficient for d in found.graph.op("moe.experts.all_to_all").demands if isinstance(d, Collective))
+    assert there / back == pytest.approx(each / 2)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "lockstep"),
+    [
+        ({"tensor": 4}, False),
+        ({"data": 2}, False),
+        ({"tensor": 4, "expert": 4}, False),
+        ({"tensor": 2, "data": 2, "expert": 4}, True),
+        ({"tensor": 4, "attention_data": 4}, True),
+    ],
+)
+def test_ranks_that_share_experts_or_dense_layers_step_together(
+    degrees: dict[str, int], lockstep: bool, plugins: Plugins
+) -> None:
+    assert composed(plugins, sparse(), **degrees).scheduler.lockstep is lockstep

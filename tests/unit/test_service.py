@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from servelint.distribution import Lengths
 from servelint.manager import Plugins
 from servelint.review import Review
 from servelint.scheduler import Disaggregation, Pool, Scheduler
-from servelint.service import Mix, Objective, Service, _any_of
+from servelint.service import Mix, Objective, Service, _any_of, _beyond, _normal_quantile
 from servelint.shapes import StepShape
 from servelint.spec.document import parse
 from servelint.testing import review_of
@@ -573,3 +574,120 @@ def test_a_scheduler_that_nobody_set_changes_nothing() -> None:
     assert plain.chunked
     assert plain.prefix_reuse
     assert (plain.max_sequences, plain.max_batched_tokens, plain.chunk_tokens, plain.disaggregation) == (None,) * 4
+
+
+# Chances of a wait
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 3.0), (0.5, 0.5), (0.0, 2.0)])
+@pytest.mark.parametrize("scale", [0.0, 0.7, 4.0])
+def test_a_prefill_and_a_wait_end_late_as_often_as_their_sum_does(
+    busy: float, low: float, high: float, scale: float
+) -> None:
+    def exact(t: float) -> float:
+        """The mean over prefills, by the midpoint rule, of what the wait alone exceeds what is left of t."""
+        parts = 4000
+        each = [low + (high - low) * (i + 0.5) / parts for i in range(parts)]
+        waits = busy if scale > 0 else 0.0
+        return sum(1.0 if x > t else waits * math.exp((x - t) / scale) if waits else 0.0 for x in each) / parts
+
+    for t in (low - 0.2, low + 0.1, (low + high) / 2 + 0.01, high + 0.3, high + 5.0):
+        assert _beyond(t, low, high, busy, scale) == pytest.approx(exact(t), abs=5e-4)
+
+
+def test_a_fixed_prefill_is_over_at_its_end_unless_something_waits() -> None:
+    assert _beyond(2.0, 2.0, 2.0, 0.25, 1.0) == 0.25
+    assert _beyond(2.0, 2.0, 3.0, 0.25, 1.0) == 1.0
+    assert _beyond(3.0, 2.0, 3.0, 0.25, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.01, 0.3, 0.5, 0.9, 0.999])
+def test_the_quantile_is_that_of_a_normal_distribution(p: float) -> None:
+    assert _normal_quantile(p) == pytest.approx(NormalDist().inv_cdf(p), abs=1e-6)
+
+
+@pytest.mark.parametrize(("p", "far"), [(0.0, -8.0), (-0.5, -8.0), (1.0, 8.0), (1.5, 8.0)])
+def test_beyond_every_quantile_lie_eight_deviations(p: float, far: float) -> None:
+    assert _normal_quantile(p) == far
+
+
+# The last piece of a prompt
+
+
+class PairPricer(LinearPricer):
+    """Step times in the query-key pairs of prompts: new tokens among themselves, and with what lies before them."""
+
+    def __init__(self, among: float = 0.0, before: float = 0.0) -> None:
+        super().__init__(fixed=0.0, decode=0.0)
+        self.among, self.before = among, before
+
+    def estimate(self, s: StepShape) -> float:
+        pairs = self.among * s.prefill_tokens**2 + self.before * s.prefill_tokens * s.prefill_context
+        return FIXED + s.prefill_sequences * pairs
+
+
+def test_company_has_the_query_key_pairs_of_its_pieces() -> None:
+    scheduler = Scheduler(max_batched_tokens=4096, chunk_tokens=2048)
+    point = Service(composed(scheduler, PairPricer(among=1e-9)), mix(300, 100)).point(400.0)
+    a_step = 400.0 / 100
+    company = min(a_step * 300.0, 2048 - 500.0)
+    assert company == 1200.0
+    # Four pieces of 300 tokens and one of 500.
+    assert point._last_s(500.0, 500.0) == pytest.approx(FIXED + 1e-9 * (500.0**2 + company * 300.0))
+
+
+def test_chunks_read_what_came_before_them() -> None:
+    scheduler = Scheduler(max_batched_tokens=512, chunk_tokens=512)
+    point = Service(composed(scheduler, PairPricer(before=1e-9)), mix(1000, 1000)).point(1e-9)
+    # Pieces of 512, 512, 512 and 464 tokens after 0, 512, 1,024 and 1,536.
+    pairs = 512 * (0 + 512 + 1024) + 464 * 1536
+    assert point.prefill_s(2000.0) == pytest.approx(4 * FIXED + 1e-9 * pairs)
+
+
+def test_a_last_piece_alone_reads_the_chunks_before_it_and_gives_a_token() -> None:
+    class Outputs(PairPricer):
+        def estimate(self, s: StepShape) -> float:
+            return super().estimate(s) + s.prefill_sequences * s.prefill_outputs * 1e-3
+
+    point = Service(composed(Scheduler(chunked=False), Outputs(before=1e-9)), mix(1000, 1000)).point(1e-12)
+    assert point._last_s(1000.0, 200.0) == pytest.approx(FIXED + 1e-9 * 200 * 800 + 1e-3)
+
+
+def test_ranks_that_prefill_by_chance_take_what_lies_between_one_and_all() -> None:
+    """Pairs of 2.5 equal pieces on every rank lie between those of two and of three."""
+    scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=4096, ranks=4, lockstep=True)
+    point = Service(composed(scheduler, PairPricer(among=1e-9)), mix(400, 100)).point(40.0)
+    together = point._together
+    assert 1.0 < together < 4.0
+    # As many ranks as meet by chance have one piece each, or all four have several.
+    alone = FIXED + 1e-9 * together * 600.0**2
+    halves, thirds = (FIXED + 1e-9 * 4 * n * (600.0 / n) ** 2 for n in (2, 3))
+    for pieces, every in ((2.0, halves), (2.5, (halves + thirds) / 2), (3.0, thirds)):
+        expected = alone + (together - 1) / 3 * (every - alone)
+        assert point.mixed_s(600.0, 0.0, 1.0, pieces) == pytest.approx(expected)
+    assert point.mixed_s(600.0, 0.0, 1.0, 1.0) == pytest.approx(alone)
+    assert point.mixed_s(600.0, 0.0, 1.0, 0.5) == pytest.approx(alone)
+
+
+def test_a_single_rank_prefills_pieces_of_any_number() -> None:
+    scheduler = Scheduler(max_batched_tokens=8192, chunk_tokens=4096)
+    point = Service(composed(scheduler, PairPricer(among=1e-9)), mix(400, 100)).point(40.0)
+    assert point.mixed_s(600.0, 0.0, 1.0, 2.5) == pytest.approx(FIXED + 1e-9 * 600.0**2 / 2.5)
+
+
+def test_prefill_occupies_the_steps_that_its_chunks_take_on_average() -> None:
+    scheduler = Scheduler(max_batched_tokens=512, chunk_tokens=512)
+    point = Service(composed(scheduler, PairPricer(before=1e-9)), mix(2000, 1000)).point(4.0)
+    # Four sequences decode, which leaves 508 tokens of a step: a chunk halfway through a prompt of 2,000.
+    step = FIXED + 1e-9 * 508 * (2000 - 508) / 2
+    assert point.prefill_utilization == pytest.approx(point.rate * 2000 / 508 * step)
+
+
+@pytest.mark.parametrize(("most", "limit"), [(1, 1.5), (2, 2.5), (7, 7.5)])
+def test_the_knee_is_the_last_whole_number_that_holds(most: int, limit: float) -> None:
+    pricer = LinearPricer(fixed=0.0, decode=1e-3, prompt=0.0)
+    service = Service(composed(Scheduler(max_batched_tokens=4096, chunked=False), pricer), mix(100, 100))
+    knee = service.knee((objective("itl", limit * 1e-3),))
+    assert knee is not None
+    assert knee.batch == most

@@ -104,3 +104,10 @@ def test_arrays_broadcast() -> None:
     counted = cached_tokens().count(decode(batch, context))
     assert np.array_equal(counted, [[0, 5], [0, 10], [0, 15]])
     assert np.array_equal(TOKENS.on_fullest_rank(2).count(decode(batch, 0.0)), [[1], [1], [2]])
+
+
+def test_attention_without_a_window_is_full() -> None:
+    # Each of 2 new tokens after 100 sees these, itself and the one before; 10 of a prompt after 50 likewise.
+    pairs = 3 * (2 * 100 + 3) + 2 * (10 * 50 + 55)
+    assert attended_pairs().count(MIXED) == pairs
+    assert attended_pairs(0, 0).count(MIXED) == pairs

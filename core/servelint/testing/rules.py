@@ -104,6 +104,22 @@ def flipped(case: Case, plugins: Plugins) -> str:
     return case.spec[: span.start] + case.flip[1] + case.spec[span.end :]
 
 
+def edited(text: str, path: KeyPath, value: str, plugins: Plugins) -> str:
+    """Return a spec with one value set: in its place, in its table, or in a table of its own."""
+    document = parse("spec.toml", text, plugins.policies)
+    span = document.spans.value(path)
+    if span is not None:
+        return text[: span.start] + value + text[span.end :]
+    *table, key = path
+    header = f"[{'.'.join(map(str, table))}]"
+    inline = document.spans.value(tuple(table)) if document.has(tuple(table)) else None
+    if re.search(rf"^{re.escape(header)}", text, re.M):
+        return re.sub(rf"^({re.escape(header)}[^\n]*\n)", rf"\1{key} = {value}\n", text, count=1, flags=re.M)
+    if inline is not None and text[inline.end - 1] == "}":
+        return f"{text[: inline.end - 1]}, {key} = {value} }}{text[inline.end :]}"
+    return f"{text}\n{header}\n{key} = {value}\n"
+
+
 def key_path(text: str) -> KeyPath:
     """Read ``claim[0].at.concurrency`` as a key path."""
     path: list[str | int] = []

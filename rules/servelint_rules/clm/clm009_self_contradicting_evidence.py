@@ -183,6 +183,7 @@ evidence = "bench.json"
 
         limits = {option.name: self.option(option.name) for option in self.options}
         told: set[tuple[int, str]] = set()
+        heeded: set[tuple[int, str]] = set()
         found = False
         for item in backed(review):
             found = True
@@ -192,9 +193,11 @@ evidence = "bench.json"
             problems = list(consistency.check(run, limits))
             tail = consistency.tail(run, limits) if _about_tail(review, item) else None
             for problem in (*problems, *((tail,) if tail is not None else ())):
-                if (id(run), problem.kind + problem.message) not in told:
-                    told.add((id(run), problem.kind + problem.message))
+                said = (id(run), problem.kind + problem.message)
+                if said not in told:
                     finding = _finding(item, run, problem)
+                    # A claim that heeds it leaves it to the next one that does not.
+                    (heeded if finding is None else told).add(said)
                     if finding is not None:
                         yield finding
         for i, evidence in enumerate(review.deployment.evidence):
@@ -205,9 +208,10 @@ evidence = "bench.json"
             for run in runs:
                 for problem in consistency.check(run, limits):
                     # Of a sweep, whoever chose a run knows which one saturated.
-                    if (len(runs) > 1 and not problem.impossible) or (id(run), problem.kind + problem.message) in told:
+                    said = (id(run), problem.kind + problem.message)
+                    if (len(runs) > 1 and not problem.impossible) or said in told | heeded:
                         continue
-                    told.add((id(run), problem.kind + problem.message))
+                    told.add(said)
                     found = True
                     yield _stated(path, run, problem, _severity(problem, Severity.INFO))
         if not found:

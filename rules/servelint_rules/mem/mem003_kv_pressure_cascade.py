@@ -408,7 +408,7 @@ concurrency = 4
                 Input("room for KV cache a device", held.room, "B", review.source(*_room_path(review))),
                 review.policy_input("batching", "max_sequences"),
             ),
-            help=_help(review, load, safe, ranks, high, held.room),
+            help=_help(review, load, safe, ranks, service.decode_replicas, high, held.room),
             related=_related(review, path, load),
             severity=severity,
             fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
@@ -561,13 +561,14 @@ def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
     return tuple(Related(place, text) for place, text in places)
 
 
-def _help(review: Review, load: Load, safe: int, ranks: int, high: float, room: float) -> str:
+def _help(review: Review, load: Load, safe: int, ranks: int, decoding: int, high: float, room: float) -> str:
     text = f"admit at most {counted(safe, 'sequence')} (policy.batching.max_sequences = {safe})"
     if ranks > 1:
         text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
     if load.severity is Severity.WARNING and load.number > safe * ranks > 0:
-        replicas = math.ceil(load.number * review.replicas / (safe * ranks))
-        text += f"; the load's {sequences(load.number * review.replicas)} then take {replicas} replicas, latency aside"
+        whole = load.number * review.replicas * decoding
+        replicas = f"{math.ceil(whole / (safe * ranks))} replicas{' that decode' if decoding > 1 else ''}"
+        text += f"; the load's {sequences(whole)} then take {replicas}, latency aside"
     memory = review.memory
     if review.declared(*CAP):
         cap = math.ceil((review.policy("kv_cache").max_tokens or 0) * high / room)

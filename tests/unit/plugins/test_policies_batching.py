@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servelint.architecture import Architecture, Attention, Experts
+from servelint.architecture import Architecture, Attention, Experts, LatentAttention
 from servelint.composition import Composition
 from servelint.manager import Plugins
 from servelint.testing import compose, samples
@@ -75,3 +75,18 @@ def test_a_chunk_is_no_more_than_the_budget(plugins: Plugins, batching: str, chu
     assert (scheduler.max_batched_tokens, scheduler.chunk_tokens, scheduler.chunked) == (2048, chunk, True)
     whole = composed(plugins, dense(512), f"{batching}chunked_prefill = false\n").scheduler
     assert not whole.chunked
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_latent_attention_expands_keys_and_values_of_every_head(tensor: int, plugins: Plugins) -> None:
+    mixer = LatentAttention(q_heads=16, kv_lora_rank=256, rope_dim=32, nope_dim=96, v_head_dim=80)
+    blocks = (
+        samples.latent_block("attention", range(4), HIDDEN, mixer),
+        samples.dense_block("mlp", range(4), HIDDEN, 512),
+    )
+    more = f"[policy.parallelism]\ntensor = {tensor}\n"
+    model = samples.model(HIDDEN, VOCABULARY, blocks)
+    found = peak(composed(plugins, model, "max_batched_tokens = 2048\nmax_sequences = 8\n", more))
+    # A head's query of 96 + 32, its key of 96 beside the shared 32, its value and its output of 80.
+    inner = 16 * ((96 + 32) + 96 + 80 + 80)
+    assert found == pytest.approx(2048 * (3 * HIDDEN + inner / tensor) * 2)

@@ -174,3 +174,11 @@ def test_scales_of_nf4_as_engines_hold_them(plugins: Plugins) -> None:
     # QLoRA: half a bit a weight, 0.127 with the scales quantized again.
     assert plugins.format("nf4").bits_per_element == 4.5
     assert round(plugins.format("nf4-double").bits_per_element, 3) == 4.127
+
+
+@pytest.mark.parametrize("alias", ["int4", "gptq", "awq", "w4a16", "gptq-int4-g128", "awq-int4-g128"])
+def test_four_bits_mean_groups_of_128_unless_said_otherwise(alias: str, plugins: Plugins) -> None:
+    found = plugins.format(alias)
+    assert (found.name, found.bits, found.group) == ("int4-g128", 4, 128)
+    # An fp16 scale and a zero point of four bits for every 128 weights.
+    assert found.bits_per_element == 4 + (16 + 4) / 128

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from servelint.composition import Composition
 from servelint.manager import Plugins
 from servelint.shapes import StepShape, decode, prefill
-from servelint.testing import compose, review_of
-from servelint_plugins.policies.speculation import expected_tokens
+from servelint.testing import compose, review_of, samples
+from servelint_plugins.policies.speculation import Speculation, _own_layer, _parallelism, expected_tokens
 
 LLAMA_70B, LLAMA_8B = "meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-8B"
 PARAMS = {LLAMA_70B: 70_553_706_496, LLAMA_8B: 8_030_261_248}
@@ -282,3 +284,44 @@ def test_a_verify_step_waits_for_every_draft_pass(k: int, plugins: Plugins) -> N
     assert all(v.startswith(last) for v in drafted)
     later = [op for op in graph.ops if not op.name.startswith("draft.") and "tokens" not in op.inputs]
     assert not [op.name for op in later if any(v.startswith("draft.") for v in op.inputs)]
+
+
+# How a draft is spread
+
+
+@pytest.mark.parametrize(
+    ("target", "moe", "draft_tensor", "degrees"),
+    [
+        ("tensor = 8\n", False, None, (8, 1, 1, 1, 1)),
+        ("tensor = 4\npipeline = 2\n", False, None, (4, 1, 1, 1, 1)),
+        ("tensor = 8\nattention_data = 4\nexpert = 8\n", False, None, (8, 1, 4, 1, 1)),
+        ("tensor = 8\nattention_data = 4\nexpert = 8\n", True, None, (8, 1, 4, 8, 1)),
+        ("tensor = 8\nattention_data = 4\nexpert = 8\n", True, 8, (8, 1, 4, 8, 1)),
+        # Four ranks with sequences of their own, and a draft on two devices of each.
+        ("tensor = 8\nattention_data = 4\nexpert = 8\n", True, 2, (2, 4, 1, 1, 1)),
+        ("tensor = 8\nattention_data = 4\nexpert = 8\n", True, 4, (4, 1, 1, 1, 1)),
+        ("tensor = 4\ndata = 2\nattention_data = 2\n", False, 2, (2, 4, 1, 1, 1)),
+        ("tensor = 8\ncontext = 2\n", False, 1, (1, 1, 1, 1, 1)),
+    ],
+)
+def test_a_draft_is_spread_as_its_target_or_as_declared(
+    target: str, moe: bool, draft_tensor: int | None, degrees: tuple[int, ...], plugins: Plugins
+) -> None:
+    text = f'[hardware]\naccelerator = "any"\ndevices = 8\n[model]\nid = "any"\n[policy.parallelism]\n{target}'
+    model = samples.hybrid_model()
+    own = compose(text, plugins, architecture=model, accelerator=samples.accelerator()).context.configs["parallelism"]
+    context: Any = SimpleNamespace(config=lambda name: own)
+    draft = model if moe else samples.dense_model()
+    found = _parallelism(Speculation(draft_tensor=draft_tensor), context, draft)
+    assert (found.t, found.d, found.attention_ranks, found.expert or 1, found.p) == degrees
+
+
+def test_a_head_is_the_targets_last_layer(plugins: Plugins) -> None:
+    target = samples.hybrid_model()
+    own = _own_layer(target)
+    assert (own.num_layers, own.positions, own.extras) == (1, None, ())
+    # The last layer that attends is the tenth, the last feed-forward part the experts' of the twelfth.
+    assert [(b.name, b.layers) for b in own.blocks] == [("sliding_attention", (0,)), ("moe", (0,))]
+    (projection,) = [t for t in own.blocks[0].tensors if t.name == "eh_proj"]
+    assert projection.params == 2 * target.hidden_size**2
+    assert all(t.name != "eh_proj" for t in own.blocks[1].tensors)
