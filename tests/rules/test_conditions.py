@@ -230,7 +230,8 @@ def test_the_whole_load_is_shared_by_the_replicas_that_decode(plugins: Plugins) 
     for more, whole, that in (("", 64, ""), (pools, 64, " that decode")):
         (found,) = findings("MEM003", text + more, plugins)
         match = re.search(
-            r"at most (\d+) sequences .*; the load's (\d+) then take (\d+) replicas([a-z ]*);", found.help
+            r"at most (\d+) sequences .*; the load's (\d+) then take (\d+) replicas([a-z ]*), latency aside;",
+            found.help,
         )
         assert match is not None, found.help
         safe, load, replicas = (int(n) for n in match.groups()[:3])
@@ -428,7 +429,7 @@ def test_larger_budgets_are_doublings(plugins: Plugins) -> None:
 
 
 class Carrier:
-    """Carries so many requests a second, kept or missed by one objective beyond another number."""
+    """Carries so many requests a second, twice as many with a sequence more, and keeps its objective up to a rate."""
 
     decode_replicas = 2
 
@@ -436,7 +437,11 @@ class Carrier:
         self.most, self.kept = knee, kept
 
     def knee(self, objectives: object) -> object:
-        return None if self.most is None else SimpleNamespace(rate=self.most)
+        return None if self.most is None else SimpleNamespace(rate=self.most, batch=1.0)
+
+    def point(self, batch: float) -> object:
+        assert self.most is not None
+        return SimpleNamespace(rate=self.most * batch)
 
     def at_rate(self, rate: float) -> object:
         return SimpleNamespace(misses=lambda objectives, declared: [] if rate <= self.kept * (1 + 1e-9) else ["late"])
@@ -451,6 +456,10 @@ class Carrier:
         # The knee is a fraction off: one more replica is asked for.
         (3.0, 5.9, 12.0, 3),
         (3.0, 3.9, 12.0, None),
+        # Between one sequence and two: four would keep it, and so do three, each of which carries 8 of at most 10.
+        (3.0, 10.0, 24.0, 3),
+        (3.0, 11.9, 24.0, 3),
+        (3.0, 12.0, 24.0, 2),
         (0.0, 6.0, 12.0, None),
         (None, 6.0, 12.0, None),
     ],
