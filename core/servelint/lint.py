@@ -199,6 +199,9 @@ class Linter:
         return tuple(sorted(located, key=lambda f: (f.place, f.finding.code)))
 
     def _placed(self, document: Document, finding: Finding, place: Place, comments: Suppressions | None) -> Located:
+        if finding.fix is not None and any(edit.path in document.settings for edit in finding.fix.edits):
+            # What launch arguments set stands in no text that is edited here.
+            finding = finding._replace(fix=None)
         # No label is better than one at a wrong place.
         related = tuple((document.place(r.path), r.message) for r in finding.related if document.points_at(r.path))
         comment = comments.silencing(finding, place) if comments else None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from servelint.manager import Plugins
 
 STDIN = "<stdin>"
-MOST_INVOCATIONS = 200
-"""Engines that one file may start; a generated file may hold more, and is then cut with a message."""
+MOST_INVOCATIONS, MOST_CONTAINERS = 200, 5000
+"""Engines that one file may start, and containers that it may have: what has more is refused, not cut."""
 
 
 MOST_EXPANDED = 200_000
@@ -57,6 +57,26 @@ class Launched(NamedTuple):
         return None if found is None else found.value
 
 
+def _started(every: Iterable[Invocation], plugins: Plugins) -> Iterator[Invocation]:
+    """Yield the invocations that start an engine; ManifestError when they are too many to be judged.
+
+    A pod may hold routers, caches and clients beside the engine; a name that the file states is kept.
+    """
+    engines = list(dict.fromkeys(plugins.engines.values()))
+    number = 0
+    for read, invocation in enumerate(every, 1):
+        contract.invocation(invocation)
+        if invocation.engine is not None or starts(invocation, engines)[0] is not None:
+            number += 1
+            yield invocation
+        if number > MOST_INVOCATIONS or read > MOST_CONTAINERS:
+            raise ManifestError(
+                f"it starts more than {MOST_INVOCATIONS} engines, or has more than {MOST_CONTAINERS:,} containers: "
+                "take it apart",
+                invocation.place,
+            )
+
+
 def invocations(file: ManifestFile, plugins: Plugins) -> tuple[Invocation, ...]:
     """Return every engine start of a file, by the first format that finds one.
 
@@ -70,12 +90,7 @@ def invocations(file: ManifestFile, plugins: Plugins) -> tuple[Invocation, ...]:
             what = f"reading {file.name} as {format_.name}"
             # What is wrong with the file is no fault of the reader.
             with plugins.blamed(plugins.reader_provider(format_.name), what, (ManifestError,)):
-                found = []
-                for invocation in format_.read(file):
-                    contract.invocation(invocation)
-                    found.append(invocation)
-                    if len(found) >= MOST_INVOCATIONS:
-                        break
+                found = list(_started(format_.read(file), plugins))
         except PluginError:
             continue
         except ManifestError as error:
@@ -84,9 +99,6 @@ def invocations(file: ManifestFile, plugins: Plugins) -> tuple[Invocation, ...]:
             # Nothing says of what kind piped text is: what one format refuses, another one may read.
             refusals.append(error)
             continue
-        engines = list(dict.fromkeys(plugins.engines.values()))
-        # A pod may hold routers, caches and clients beside the engine; a name that the file states is kept.
-        found = [i for i in found if i.engine is not None or starts(i, engines)[0] is not None]
         if found:
             beside = {name: Word(value, found[0].place, "environment file") for name, value in file.siblings.items()}
             return tuple(evolve(i, env={**beside, **i.env}) if beside else i for i in found)

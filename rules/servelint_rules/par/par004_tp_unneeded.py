@@ -259,7 +259,7 @@ class TpUnneeded(Rule):
             edits.insert(1, f"hardware.devices = {best.composition.setup.topology.devices}")
         if not offered(review) and best.point.batch < best.point.service.batch_limit:
             # Full admission of a smaller replica may lie beyond its knee.
-            edits.append(f"policy.batching.max_sequences = {math.floor(best.point.batch)}")
+            edits.append(f"policy.batching.max_sequences = {max(math.floor(best.point.batch), 1)}")
         return Finding(
             tensor_path(review),
             f"the model fits {one} ({size(fit.weights)} of weights, {size(fit.left)} left), and the devices of tensor "

@@ -165,7 +165,8 @@ class WeightOnlyOnComputeBound(Rule):
         if native is not None:
             other, better = native
             wide = review.policy("quantization").activations not in (None, "auto")
-            declared = written(review, path) and not wide
+            # Where the checkpoint's name says the format, no edit of it makes another.
+            declared = path[-1] == "weights" and written(review, path) and not wide
             shown = f"{better:.2f}x the speed of {name}, with a native path"
             advice = f'policy.quantization.weights = "{other}" gives {shown}; or {advice}' if declared else (
                 f"{'without 16-bit activations ' * wide}{other} weights give {shown}; or {advice}"

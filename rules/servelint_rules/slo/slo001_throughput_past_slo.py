@@ -521,7 +521,7 @@ def _within_knee(review: Review, run: Run, point: Point, knee: Point, objective:
         return Remedy(text, ((("hardware", "replicas"), str(needed)),) if declared else ())
     workload = review.deployment.workload
     wanted = workload.concurrency if workload is not None else None
-    if run.batch is not None and wanted is not None:
+    if run.batch is not None and wanted is not None and most:
         each = most * run.estimate.decode_replicas
         kept = (
             f"keep at most {counted(each * replicas, 'request')} in flight (workload.concurrency) for every objective"

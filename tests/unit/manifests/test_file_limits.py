@@ -163,3 +163,17 @@ def test_an_index_of_many_digits_is_no_fault(
     )
     assert main(["check", "s.toml"]) == 1
     assert "has nothing at" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("number", "status"), [(200, 0), (201, 2)])
+def test_engines_beyond_what_is_judged_are_no_silence(
+    number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = "  s{}: {{image: 'vllm/vllm-openai:v0.11.0', command: [--model, Qwen/Qwen3-8B, --max-model-len, '4096']}}\n"
+    other = "  p{}: {{image: 'nginx:1'}}\n"
+    text = "services:\n" + "".join(one.format(i) for i in range(number)) + "".join(other.format(i) for i in range(300))
+    (tmp_path / "compose.yaml").write_text(text, encoding="utf-8")
+    assert main(["check", "compose.yaml", "--concise"]) == status
+    said = capsys.readouterr()
+    assert ("more than 200 engines" in said.out + said.err) is (status == 2)

@@ -1,0 +1,99 @@
+"""What rules propose is possible: with a knee below one sequence, a format in a name, a key that a flag sets."""
+
+from __future__ import annotations
+
+import re
+
+from servelint.manager import Plugins
+from servelint.rule import Case, Finding
+from servelint.testing.rules import run_case
+
+SHORT_ANSWERS = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/l4"
+[model]
+id = "meta-llama/Llama-3.1-8B-Instruct"
+[workload]
+prompt_tokens = 1600
+output_tokens = 2
+concurrency = 6
+[slo]
+ttft = { p90 = 0.5 }
+"""
+LONG_STEPS = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/b200-sxm6-180gb"
+devices = 4
+[model]
+id = "openai/gpt-oss-20b"
+[policy.batching]
+max_batched_tokens = 256
+[workload]
+prompt_tokens = 6000
+output_tokens = 2
+[slo]
+itl = { p99 = 0.1 }
+"""
+NAMED_FORMAT = """\
+servelint = 1
+[hardware]
+devices = 4
+accelerator = "nvidia/h100-sxm5-80gb"
+[model]
+id = "Qwen/Qwen2.5-32B-Instruct-AWQ"
+[policy.quantization]
+kv_cache = "fp8"
+[workload]
+prompt_tokens = 12000
+output_tokens = 20
+"""
+LAUNCHED = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/rtx-3090"
+[model]
+id = "Qwen3-8B"
+[engine]
+name = "llama.cpp"
+args = "-c 400000 -np 4 -ngl 99"
+[workload]
+prompt_tokens = 1000
+output_tokens = 200
+concurrency = 4
+"""
+
+
+def findings(text: str, plugins: Plugins) -> dict[str, Finding]:
+    found = run_case(Case("", text), plugins).findings
+    assert not plugins.faults, plugins.faults
+    return {f.finding.code: f.finding for f in found}
+
+
+def test_a_knee_below_one_sequence_proposes_none_of_it(plugins: Plugins) -> None:
+    found = findings(SHORT_ANSWERS, plugins)["SLO001"]
+    assert "the knee is 0.5 sequences" in found.message
+    assert not re.search(r"\b0 (?:requests|sequences|replicas)|= 0\b", found.help)
+
+
+def test_fewer_devices_admit_at_least_one_sequence(plugins: Plugins) -> None:
+    assert "policy.batching.max_sequences = 1" in findings(LONG_STEPS, plugins)["PAR004"].help
+
+
+def test_a_format_in_the_name_of_a_checkpoint_is_not_edited(plugins: Plugins) -> None:
+    found = findings(NAMED_FORMAT, plugins)["QNT003"]
+    assert found.path == ("model", "id")
+    assert found.fix is None
+    written = findings(NAMED_FORMAT.replace("-AWQ", "").replace('kv_cache = "fp8"', 'weights = "int4-g128"'), plugins)
+    assert written["QNT003"].fix is not None
+
+
+def test_what_a_flag_sets_is_no_edit(plugins: Plugins) -> None:
+    found = findings(LAUNCHED, plugins)
+    assert "CTX003" in found
+    assert all(f.fix is None for f in found.values())
+    edited = LAUNCHED.replace('args = "-c 400000 -np 4 -ngl 99"\n', "").replace(
+        'B"\n[', 'B"\nmax_model_len = 100000\n['
+    )
+    assert findings(edited, plugins)["CTX003"].fix is not None
