@@ -284,9 +284,7 @@ def _offload(flags: Layers, invocation: Invocation) -> None:
         if (flags.value(name) or 0) > 0:
             flags.set(name, path, f"{kept} in host memory")
     fitted = layers in ("", "auto") and str(flags.value("fit") or "on") != "off"
-    # Arguments that a spec holds or points into need not be all.
-    whole = bool(flags.given) and invocation.format not in ("spec", "path")
-    if fitted and whole and path not in flags.settings:
+    if fitted and flags.given and path not in flags.settings:
         kept, note = "layers that do not fit, in host memory", "not given: as many layers as fit"
         flags.settings[path] = Setting(path, kept, invocation.place, "--gpu-layers", note, assumed=True)
 
