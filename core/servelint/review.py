@@ -240,12 +240,23 @@ class Review:
     def offloaded(self) -> str | None:
         """What the engine keeps outside the devices, so that nothing here knows what they hold; None where nothing."""
         engine, model = self.deployment.engine, self.architecture
-        if engine.offload is not None:
-            return engine.offload
         layers = engine.device_layers
+        if engine.offload is not None and (layers is None or not self._offload_assumed):
+            return engine.offload
         if layers is None or model is None or layers > model.num_layers:
             return None
-        return f"all but {layers} of {model.num_layers} layers and the output in host memory"
+        rest = "the output" if layers == model.num_layers else "the rest and the output"
+        return f"{layers} of {model.num_layers} layers on devices, {rest} in host memory"
+
+    @property
+    def spills(self) -> bool:
+        """Whether the engine starts when not everything fits, and keeps what does not in host memory."""
+        return self._offload_assumed and self.deployment.engine.device_layers is None
+
+    @property
+    def _offload_assumed(self) -> bool:
+        setting = self.document.settings.get(("engine", "offload"))
+        return setting is not None and setting.assumed
 
     @property
     def engine_version(self) -> str | None:

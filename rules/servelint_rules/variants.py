@@ -82,6 +82,12 @@ def told(edits: Iterable[tuple[KeyPath, str]]) -> str:
     return " and ".join(f"{dotted(path)} = {text}" for path, text in edits)
 
 
+def written(review: Review, path: KeyPath, value: int) -> str:
+    """A number as whoever set it would write it: with the flag of the launch arguments, else as a key of the spec."""
+    setting = review.document.settings.get(path)
+    return f"{dotted(path)} = {value}" if setting is None or setting.assumed else f"{setting.spelling} {value}"
+
+
 def larger_budgets(review: Review) -> Iterator[tuple[int, Composition]]:
     """The deployment with doublings of the limit of prompt tokens a step."""
     batching = review.policy("batching")

@@ -88,6 +88,7 @@ WHY: Mapping[str, str] = {
     "gptoss120b-trtllm-h100-bs720": "what the engine sets aside for 720 slots of 131K tokens was found in no source",
     "internvl2-26b-vision-heads-tp4": "no release refuses it: 0.5.5 splits no tower, and 0.6.0 leaves this one whole",
     "kimi-linear-48b-awq-2x3090": "the ledger leaves the cache 5.5 GiB beside steps of 64,000 tokens, the log 2.3",
+    "lemonade-llamacpp-4slots-131k": "no load says that its slots are full at once, which sharing counts on: a warning",
     "llama2-7b-trtllm-a100-40g-batch192": "what does not fit are static buffers, whose size is an estimate: a warning",
     "llama3-70b-fp8-tp8-vs-2xtp4": "no objective is stated, so more devices a replica are no fault",
     "llama31-8b-3090-29k": "weights and cache fit; what tips it over is the profile run, an estimate: a warning",

@@ -97,3 +97,25 @@ def test_what_a_flag_sets_is_no_edit(plugins: Plugins) -> None:
         'B"\n[', 'B"\nmax_model_len = 100000\n['
     )
     assert findings(edited, plugins)["CTX003"].fix is not None
+
+
+TIGHT = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/a100-sxm4-80gb"
+[model]
+id = "Qwen/Qwen3-8B"
+max_model_len = 32000
+[policy.kv_cache]
+max_tokens = 10000
+[workload]
+prompt_tokens = { p50 = 5000, p99 = 30000 }
+output_tokens = 1900
+concurrency = 7
+"""
+
+
+def test_no_admission_of_none_is_proposed(plugins: Plugins) -> None:
+    advice = findings(TIGHT, plugins)["MEM003"].help
+    assert "at most 0" not in advice
+    assert "= 0)" not in advice

@@ -16,10 +16,10 @@ from servelint.config import Config
 from servelint.manager import Plugins
 from servelint.review import Review
 from servelint.rule import Case, Finding, Rule
+from servelint.served import positions
 from servelint.testing import compose, review_of, samples
 from servelint.testing.rules import edited, flipped, key_path, run_case
 from servelint_rules.ctx.ctx002_context_distribution_missing import DEVIATES, Doubt, _stretched
-from servelint_rules.ctx.positions import positions
 from servelint_rules.dec.splits import degrees, plain, splits, spread
 from servelint_rules.hw.hw010_double_count import BOARDS, RANKS
 from servelint_rules.mem.mem003_kv_pressure_cascade import Held, _admitted, _held, _load, _reserves

@@ -95,6 +95,83 @@ def test_a_context_over_slots_is_left_to_its_rule(plugins: Plugins) -> None:
     assert one.severity is Severity.ERROR
 
 
+LLAMA = {"device": "nvidia/rtx-4090", "engine": "llama.cpp"}
+
+
+def test_a_context_of_one_slot_is_raised_by_its_flag(plugins: Plugins) -> None:
+    """What the cache is given is no limit of the memory: 9,300 tokens of Qwen3-8B are 1.4 GB."""
+    flags = 'args = "-m Qwen3-8B-Q8_0.gguf -c {} -np 1"'
+    (finding,) = found(plugins, **LLAMA, args=flags.format(8192), prompt=9000, output=300)
+    assert finding.help == "set -c 9300, which takes every prompt and 99% of whole requests"
+    assert not found(plugins, **LLAMA, args=flags.format(9300), prompt=9000, output=300)
+    args = 'args = "-m Qwen3-32B-Q4_K_M.gguf -c 8192 -np 1"'
+    (large,) = found(plugins, **LLAMA, model="Qwen/Qwen3-32B", args=args, prompt=40000)
+    assert "memory holds" in large.help
+    assert "set " not in large.help
+
+
+def test_a_cache_of_a_declared_size_grows_with_the_length(plugins: Plugins) -> None:
+    args = 'version = "0.5.9"\n[policy.kv_cache]\nmax_tokens = 5000'
+    (finding,) = found(plugins, engine="sglang", args=args, limit="max_model_len = 4096", prompt=6000)
+    both = "model.max_model_len = 6100 and policy.kv_cache.max_tokens = 6100"
+    assert finding.help.startswith(f"set {both}, which takes every prompt")
+    assert finding.fix is not None
+    assert len(finding.fix.edits) == 2
+
+
+@pytest.mark.parametrize(
+    ("build", "flags", "severity", "fate"),
+    [
+        (None, "", Severity.ERROR, "refused, whatever the load"),
+        (None, "--context-shift", Severity.WARNING, "cut before they are answered"),
+        ("b4000", "", Severity.WARNING, "cut before they are answered, or refused"),
+        ("b4000", "--context-shift", Severity.WARNING, "cut before they are answered"),
+        ("b4000", "--no-context-shift", Severity.ERROR, "refused, whatever the load"),
+        # From here on contexts are shifted while output grows, and prompts are refused all the same.
+        ("b7062", "--context-shift", Severity.ERROR, "refused, whatever the load"),
+        ("b7062", "", Severity.ERROR, "refused, whatever the load"),
+    ],
+)
+def test_builds_that_shift_contexts_cut_prompts(
+    build: str | None, flags: str, severity: Severity, fate: str, plugins: Plugins
+) -> None:
+    version = "" if build is None else f'version = "{build}"\n'
+    args = f'{version}args = "-m Qwen3-8B-Q8_0.gguf -c 8192 -np 1 {flags}"'
+    (finding,) = found(plugins, **LLAMA, args=args, prompt=9000)
+    assert (finding.severity, finding.message.split(" and are ")[1]) == (severity, fate)
+
+
+@pytest.mark.parametrize(
+    ("args", "prompt", "said"),
+    [
+        (
+            'version = "3.0.0"\nargs = "--max-input-tokens 3000 --max-total-tokens 8192"',
+            3001,
+            "--max-input-tokens 3001",
+        ),
+        (
+            'version = "1.4.5"\nargs = "--max-input-length 3000 --max-total-tokens 8192"',
+            3001,
+            "--max-input-length 3001",
+        ),
+        ('version = "3.0.0"\nargs = "--max-input-tokens 3000 --max-total-tokens 8192"', 3000, ""),
+    ],
+)
+def test_a_limit_of_the_prompts_alone(args: str, prompt: int, said: str, plugins: Plugins) -> None:
+    findings = found(plugins, engine="tgi", args=args, prompt=prompt)
+    assert [f.help.split(",")[0] for f in findings] == ([f"set {said}"] if said else [])
+    for finding in findings:
+        assert finding.severity is Severity.ERROR
+        assert finding.message.startswith("100% of the prompts have 3,001 tokens or more and are refused")
+        assert finding.path == ("model", "max_prompt_tokens")
+
+
+def test_prompt_and_context_are_raised_together(plugins: Plugins) -> None:
+    args = 'version = "3.0.0"\nargs = "--max-input-tokens 3000 --max-total-tokens 3500"'
+    (finding,) = found(plugins, engine="tgi", args=args, prompt=5000)
+    assert finding.help.startswith("set --max-total-tokens 5100 and --max-input-tokens 5000, which takes every prompt")
+
+
 def test_prompts_that_the_engine_cuts_are_not_refused(plugins: Plugins) -> None:
     args = 'version = "0.5.9"\nargs = ["--context-length", "4096", "--allow-auto-truncate"]'
     (finding,) = found(plugins, engine="sglang", args=args, prompt=5000)
@@ -102,14 +179,52 @@ def test_prompts_that_the_engine_cuts_are_not_refused(plugins: Plugins) -> None:
     assert "cut before they are answered" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        (
+            {"limit": "max_model_len = 4096", "prompt": 6000},
+            "100% of the prompts have 4,096 tokens or more and are refused",
+        ),
+        # Log-linear from 4,000 at 0.99 to 5,000 at 1.
+        (
+            {"limit": "max_model_len = 4991", "prompt": "{ p50 = 1000, p99 = 4000, max = 5000 }"},
+            "0.01% of the prompts have 4,991 tokens or more and are refused",
+        ),
+        ({"prompt": 50000}, "100% of the prompts have 40,960 tokens or more and are refused"),
+        (
+            {"engine": "sglang", "args": 'args = "--context-length 4096 --allow-auto-truncate"', "prompt": 6000},
+            "100% of the prompts have 4,096 tokens or more and are cut before they are answered",
+        ),
+        (
+            {"engine": "tgi", "args": 'args = "--max-input-tokens 3000 --max-total-tokens 8192"', "prompt": 6000},
+            "100% of the prompts have 3,001 tokens or more and are refused",
+        ),
+    ],
+)
 def test_what_is_priced_and_never_runs_is_noted(
+    given: dict[str, object], note: str, plugins: Plugins, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The rule and the ledger say the same of the same prompts."""
+    monkeypatch.chdir(tmp_path)
+    values = {"device": "nvidia/h100-sxm5-80gb", "model": "Qwen/Qwen3-8B", "engine": "generic", **given}
+    text = SPEC.format(**{"limit": "", "args": "", "output": 100, **values})
+    Path("a.toml").write_text(text, encoding="utf-8")
+    main(["cost", "a.toml"])
+    assert note in capsys.readouterr().out
+    (finding,) = found(plugins, **given)
+    assert finding.message.startswith(note)
+
+
+def test_a_length_that_takes_all_is_not_noted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = SPEC.format(
-        device="nvidia/h100-sxm5-80gb", model="Qwen/Qwen3-8B", limit="max_model_len = 4096", engine="generic", args="",
+        device="nvidia/h100-sxm5-80gb", model="Qwen/Qwen3-8B", limit="max_model_len = 6001", engine="generic", args="",
         prompt=6000, output=100,
     )  # fmt: skip
     Path("a.toml").write_text(text, encoding="utf-8")
     main(["cost", "a.toml"])
-    assert "100.0% of the prompts have max_model_len tokens (4,096) or more and are refused" in capsys.readouterr().out
+    assert "of the prompts" not in capsys.readouterr().out

@@ -12,8 +12,9 @@ from servelint.__main__ import main
 from servelint.manager import Plugins
 from servelint.opening import open_manifest
 from servelint.review import Review
-from servelint.rule import Severity
+from servelint.rule import Case, Severity
 from servelint.spec.document import parse
+from servelint.testing.rules import run_case
 
 H100 = "nvidia/h100-sxm5-80gb"
 SPEC = 'servelint = 1\n[hardware]\naccelerator = "{device}"\n[model]\nid = "{model}"\nmax_model_len = 8192\n{more}'
@@ -202,8 +203,14 @@ def test_a_spec_and_the_checkpoint_that_it_launches(tmp_path: Path, capsys: pyte
         ("vllm serve {m} --cpu-offload-gb 80", "80 GiB"),
         ("vllm serve {m} --offload-group-size 8", "some layers"),
         ("python -m sglang.launch_server --model-path {m} --cpu-offload-gb 80", "80 GiB"),
-        ("llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl 40", "all but 40 of 80 layers"),
-        ("llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl 80", "the output"),
+        (
+            "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl 40",
+            "40 of 80 layers on devices, the rest and the output in host memory",
+        ),
+        (
+            "llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ngl 80",
+            "80 of 80 layers on devices, the output in host memory",
+        ),
         ("llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf --n-cpu-moe 20", "experts"),
         ("llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -ot exps=CPU", "--override-tensor"),
         ("llama-server -m Llama-3.3-70B-Instruct-Q8_0.gguf -nkvo", "KV cache"),
@@ -251,6 +258,40 @@ def test_everything_lies_on_the_devices(command: str, plugins: Plugins) -> None:
 def test_a_cache_is_allocated_for_all_slots(flags: str, severity: Severity | None, plugins: Plugins) -> None:
     review = launched(plugins, f"llama-server -m Qwen2.5-32B-Instruct-Q4_K_M.gguf {flags}", "nvidia/rtx-4090")
     assert [f.severity for f in found(review, plugins, "MEM002")] == ([] if severity is None else [severity])
+
+
+IN_A_SPEC = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/rtx-4090"
+[engine]
+name = "llama.cpp"
+args = "-m {file}.gguf -c 65536 -np 4{flags}"
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "more", "severity"),
+    [
+        ("", "", Severity.WARNING),
+        (" -ngl 99", "", Severity.ERROR),
+        (" --fit off", "", Severity.ERROR),
+        # What the spec says of its devices goes before what the server would choose.
+        ("", "device_layers = 99", Severity.ERROR),
+        ("", "device_layers = 20", None),
+        ("", 'offload = "experts in host memory"', None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "code"), [("Qwen2.5-32B-Instruct-Q4_K_M", "MEM002"), ("Llama-3.3-70B-Instruct-Q4_K_M", "MEM001")]
+)
+def test_arguments_of_a_spec_are_judged_as_those_of_a_script(
+    file: str, code: str, flags: str, more: str, severity: Severity | None, plugins: Plugins
+) -> None:
+    result = run_case(Case("", IN_A_SPEC.format(file=file, flags=flags, more=more)), plugins)
+    said = [f.finding.severity for f in result.findings if f.finding.code == code]
+    assert said == ([] if severity is None else [severity])
 
 
 def test_weights_that_spill_are_a_warning(plugins: Plugins) -> None:

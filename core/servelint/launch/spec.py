@@ -34,8 +34,10 @@ TABLES = ("servelint", "deployment", "hardware", "model", "engine", "policy", "w
 
 RUNS: tuple[KeyPath, ...] = (
     ("model", "max_model_len"),
+    ("model", "max_prompt_tokens"),
     ("engine", "enforce_eager"),
     ("engine", "cuda_graph_max_batch"),
+    ("engine", "truncates"),
     ("engine", "offload"),
     ("engine", "device_layers"),
 )

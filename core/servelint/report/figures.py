@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
+from servelint import served
 from servelint.arrays import Number
 from servelint.composition import Composition
 from servelint.cost import StepCost
@@ -136,11 +137,9 @@ class Figures:
     def notes(self) -> list[str]:
         """What command line or workload ask for and the deployment never runs; it is priced all the same."""
         found = []
-        mix, declared = self.review.mix, self.review.deployment.model.max_model_len
-        if mix is not None and declared is not None and (refused := 1 - mix.prompt.share_within(declared - 1)) > 5e-5:
-            found.append(
-                f"{refused:.1%} of the prompts have max_model_len tokens ({declared:,}) or more and are refused"
-            )
+        mix, longest = self.review.mix, served.limit(self.review)
+        if mix is not None and longest is not None and (share := served.excess(mix, longest)).prompts > served.SEEN:
+            found.append(served.too_long(self.review, longest, share))
         for name, given in (("--context", self._context), ("--prompt", self._prompt)):
             if given is not None and given > self.max_model_len:
                 found.append(f"{name} {given:,.0f} is longer than any request: max_model_len is {self.max_model_len:,}")

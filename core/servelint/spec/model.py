@@ -223,6 +223,11 @@ class ModelTable(Value):
         Integer(1, TOKENS_MAX),
         doc="Longest context in tokens that a request may have. Left out: what the model was trained for.",
     )
+    max_prompt_tokens: int | None = key(
+        Integer(1, TOKENS_MAX),
+        doc="Longest prompt in tokens, where the engine limits it apart from `max_model_len`. Left out: what leaves "
+        "room for one token of output.",
+    )
     weights_bytes: float | None = key(
         _bytes, doc="Measured size of the whole checkpoint; weights are scaled to it. Left out: from the formats."
     )
@@ -279,6 +284,10 @@ class EngineTable(Value):
         Integer(1, 1_000_000),
         doc="The largest step that is captured in a device graph: its tokens in vLLM, its sequences elsewhere. Left "
         "out: the engine's default.",
+    )
+    truncates: bool | None = key(
+        Boolean(),
+        doc="Whether the engine cuts prompts that are too long. Left out: it refuses them.",
     )
     offload: str | None = key(
         Text(),

@@ -25,6 +25,9 @@ SLOTS = 4
 UNIFIED_SINCE = 7079
 """The oldest build that is known to choose so (ggml-org/llama.cpp#17300); older ones have one slot unless told."""
 
+REFUSES_SINCE = 7062
+"""The oldest build known to refuse a prompt beyond its slot whatever the flags say (ggml-org/llama.cpp#17284)."""
+
 _BUILD = r"(?:^|[-:.])b([0-9]{3,6})(?=$|[-@])"
 
 

@@ -14,7 +14,7 @@ from servelint.launch.flags import Flag, FlagTable, read_options
 from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Word
 from servelint_plugins.engines.layers import Layers, from_environment
-from servelint_plugins.engines.llama_cpp import SLOTS, UNIFIED_SINCE, build
+from servelint_plugins.engines.llama_cpp import REFUSES_SINCE, SLOTS, UNIFIED_SINCE, build
 
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
@@ -31,6 +31,8 @@ _FLAGS = (
     Flag("kv-unified", (), "switch", ("-kvu",)),
     Flag("no-kv-unified", (), "switch", ("-no-kvu",)),
     Flag("kv-unified-per-slot", (), "int"),
+    Flag("context-shift", (), "switch"),
+    Flag("no-context-shift", (), "switch"),
     Flag("batch-size", (), "int", ("-b",)),
     Flag("ubatch-size", (), "int", ("-ub",)),
     Flag("cache-type-k", (), "text", ("-ctk",)),
@@ -84,6 +86,8 @@ VARIABLES = {
     "LLAMA_ARG_N_PARALLEL": "parallel",
     "LLAMA_ARG_KV_UNIFIED": "kv-unified",
     "LLAMA_ARG_KV_UNIFIED_PER_SLOT": "kv-unified-per-slot",
+    "LLAMA_ARG_CONTEXT_SHIFT": "context-shift",
+    "LLAMA_ARG_NO_CONTEXT_SHIFT": "no-context-shift",
     "LLAMA_ARG_BATCH": "batch-size",
     "LLAMA_ARG_UBATCH": "ubatch-size",
     "LLAMA_ARG_CACHE_TYPE_K": "cache-type-k",
@@ -163,6 +167,7 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
             flags.settings[path] = Setting(path, f"b{number}", invocation.image.place, "image")
     _model(flags)
     _slots(flags, number)
+    _long_prompts(flags, invocation, number)
     _batches(flags)
     _devices(flags, invocation)
     _cache(flags)
@@ -228,6 +233,20 @@ def _slots(flags: Layers, number: int | None) -> None:
             flags.settings[path] = flags.settings[path]._replace(written=context, slots=slots)
 
 
+def _long_prompts(flags: Layers, invocation: Invocation, number: int | None) -> None:
+    """Whether prompts beyond a slot are cut: by builds that shift contexts, which was the default of older ones."""
+    if number is not None and number >= REFUSES_SINCE:
+        return
+    path = ("engine", "truncates")
+    if flags.value("no-context-shift") or flags.value("context-shift") is False:
+        flags.set("no-context-shift" if flags.value("no-context-shift") else "context-shift", path, False)
+    elif flags.value("context-shift"):
+        flags.set("context-shift", path)
+    elif number is not None:
+        note = f"not given: builds before b{REFUSES_SINCE} may cut prompts that are too long"
+        flags.settings[path] = Setting(path, True, invocation.place, "--no-context-shift", note, assumed=True)
+
+
 def _batches(flags: Layers) -> None:
     batch, part = flags.value("batch-size"), flags.value("ubatch-size")
     if batch is not None and batch > 0:
@@ -284,9 +303,7 @@ def _offload(flags: Layers, invocation: Invocation) -> None:
         if (flags.value(name) or 0) > 0:
             flags.set(name, path, f"{kept} in host memory")
     fitted = layers in ("", "auto") and str(flags.value("fit") or "on") != "off"
-    # Arguments that a spec holds or points into need not be all.
-    whole = bool(flags.given) and invocation.format not in ("spec", "path")
-    if fitted and whole and path not in flags.settings:
+    if fitted and flags.given and path not in flags.settings:
         kept, note = "layers that do not fit, in host memory", "not given: as many layers as fit"
         flags.settings[path] = Setting(path, kept, invocation.place, "--gpu-layers", note, assumed=True)
 

@@ -628,6 +628,7 @@ weight-version text 0.4.9 0.5.1 -
 """
 
 _PATHS: dict[str, KeyPath] = {
+    "allow-auto-truncate": ("engine", "truncates"),
     "attention-backend": ("engine", "attention_backend"),
     "context-length": ("model", "max_model_len"),
     "dcp-size": ("policy", "parallelism", "context"),

@@ -143,6 +143,9 @@ def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -
         if not numbers or numbers >= (3, 0):
             flags.set("speculate", (*BATCHING, "chunked_prefill"), False, "drafts switch chunked prompts off")
     _refused(flags, numbers)
+    name = next((name for name in PROMPTS if flags.value(name)), None)
+    if name is not None:
+        flags.set(name, ("model", "max_prompt_tokens"))
     if input_edge(numbers):
         _longest_prompt(flags)
     return flags.reading(table())

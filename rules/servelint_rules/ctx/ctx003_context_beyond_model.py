@@ -19,7 +19,7 @@ from servelint.plugin import (
     Severity,
     Source,
 )
-from servelint_rules.ctx.positions import SCALED, positions, rescaled
+from servelint.served import SCALED, positions, rescaled
 from servelint_rules.show import tokens
 
 LENGTH: KeyPath = ("model", "max_model_len")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from attrs import evolve
 
@@ -23,30 +22,27 @@ from servelint.plugin import (
     Rule,
     Severity,
 )
+from servelint.served import (
+    LENGTH,
+    PROMPT,
+    SEEN,
+    Limit,
+    excess,
+    limit,
+    percent,
+    positions,
+    rescaled,
+    too_long,
+    truncates,
+)
 from servelint.service import Mix
-from servelint_rules.ctx.positions import launched_with, positions, rescaled
 from servelint_rules.layouts import composed, fits
 from servelint_rules.show import tokens
-from servelint_rules.variants import narrower_cache, sides
+from servelint_rules.variants import narrower_cache, sides, written
 
-LENGTH: KeyPath = ("model", "max_model_len")
+CAP: KeyPath = ("policy", "kv_cache", "max_tokens")
 LENGTHS = ("prompt_tokens", "output_tokens", "images_per_prompt", "encoder_tokens", "trace")
 """Keys of a workload that say how long its requests are."""
-TRUNCATING = "allow-auto-truncate"
-"""What lets SGLang cut prompts that are too long instead of refusing them."""
-SEEN = 5e-5
-"""Shares below this would be written as nothing; a sum of two distributions is not known that well."""
-
-
-class Excess(NamedTuple):
-    """Shares of requests whose prompt leaves no room for one token, and of those that only their output makes too long.
-
-    ``wanted`` tokens take every prompt, with a token to answer it, and all but the option's share of whole requests.
-    """
-
-    prompts: float
-    outputs: float
-    wanted: int
 
 
 class RequestsRefused(Rule):
@@ -55,15 +51,17 @@ class RequestsRefused(Rule):
     What it checks
     --------------
     The lengths of the workload, and of each growth scenario that declares its own, against ``model.max_model_len``, or
-    against the positions of the model where none is declared: the share of prompts at or above it, and the share of
-    requests whose prompt fits while prompt and output together do not. Silent where launch arguments scale the
-    positions and no length is declared; a context that llama.cpp divides over slots is ENG005's.
+    against the positions of the model where none is declared: the share of prompts at or above it, or above
+    ``model.max_prompt_tokens``, and the share of requests whose prompt fits while prompt and output together do not.
+    Silent where launch arguments scale the positions and no length is declared; a context that llama.cpp divides over
+    slots is ENG005's.
 
     Why it is bad
     -------------
-    Every engine refuses a prompt that fills its context: no schedule, replica or device serves it, and no figure here
-    counts it as lost. What is too long only with its output is refused where the client asks for so many tokens, else
-    cut off at the limit.
+    vLLM, SGLang, TGI and llama.cpp refuse a prompt that fills the context: no schedule, replica or device serves it,
+    and no figure here counts it as lost. Where the engine may cut it instead (``engine.truncates``: SGLang's
+    ``--allow-auto-truncate``, older builds of llama.cpp) it answers another prompt: a warning. What is too long only
+    with its output is refused where the client asks for so many tokens, else cut off at the limit.
 
     The arithmetic
     --------------
@@ -81,7 +79,9 @@ class RequestsRefused(Rule):
     vllm-project/vllm vllm/engine/llm_engine.py and vllm/v1/engine/processor.py (a prompt over ``max_model_len`` is
     refused), vllm/entrypoints/openai (so are prompt and ``max_tokens`` together); sgl-project/sglang
     python/sglang/srt/managers/tokenizer_manager.py (both, unless ``--allow-auto-truncate`` is given);
-    ggml-org/llama.cpp tools/server (``exceed_context_size_error``).
+    huggingface/text-generation-inference router/src/validation.rs (a prompt over ``--max-input-tokens``, and one that
+    is over ``--max-total-tokens`` with its ``max_new_tokens``); ggml-org/llama.cpp tools/server
+    (``exceed_context_size_error``), #15416, #17284 (contexts are shifted only where asked for; later not even then).
     """
 
     code = "CTX007"
@@ -215,96 +215,86 @@ rate = "0.1 req/s"
         if composition is None or mix is None:
             yield Lacks("a composed deployment and workload lengths")
             return
-        declared = review.deployment.model.max_model_len
-        limit = declared or positions(composition.setup.architecture)
-        if limit <= 0 or (declared is None and rescaled(review)):
+        longest = limit(review)
+        if longest is None:
             return
-        excess = _excess(mix, limit, self.option("share"))
-        if not _divided(review, excess, limit):
-            path = LENGTH if declared else _lengths(review, ("workload",))
-            yield from self._finding(review, composition, path, mix, limit, excess)
+        if not _divided(review, longest, _wanted(mix, self.option("share"))):
+            yield from self._finding(review, composition, ("workload",), mix, longest)
         for i, scenario in review.growth:
             table: KeyPath = ("workload", "growth", i)
             if any(review.declared(*table, key) for key in LENGTHS):
-                excess = _excess(scenario, limit, self.option("share"))
-                path = _lengths(review, table)
-                yield from self._finding(review, composition, path, scenario, limit, excess, f"{scenario.name}: ")
+                yield from self._finding(review, composition, table, scenario, longest, f"{scenario.name}: ")
 
     def _finding(
         self,
         review: Review,
         composition: Composition,
-        path: KeyPath,
+        table: KeyPath,
         mix: Mix,
-        limit: int,
-        excess: Excess,
+        longest: Limit,
         scenario: str = "",
     ) -> Iterator[Finding]:
-        share = self.option("share")
+        share, found = self.option("share"), excess(mix, longest)
         total = mix.total or mix.prompt.plus(mix.output)
         p99 = math.ceil(total.quantile(0.99))
-        short, whole = mix.prompt.share_within(limit - 1), total.share_within(limit)
-        if excess.prompts > SEEN:
-            cut = launched_with(review, TRUNCATING)
-            refused = "cut before they are answered" if cut else "refused, whatever the load"
-            certain = excess.prompts > share - SEEN and not cut
-            what = f"{_percent(excess.prompts)} of the prompts have {tokens(limit)} tokens or more and are {refused}"
-            if excess.outputs > SEEN:
-                what += f"; {_percent(excess.outputs)} more requests are too long with their output"
-        elif excess.outputs > max(share, SEEN):
+        short, whole = mix.prompt.share_within(longest.prompt), total.share_within(longest.tokens)
+        if found.prompts > SEEN:
+            certain = found.prompts > share - SEEN and not truncates(review)
+            what = too_long(review, longest, found)
+            if found.outputs > SEEN:
+                what += f"; {percent(found.outputs)} more requests are too long with their output"
+        elif found.outputs > max(share, SEEN):
             certain = False
             what = (
-                f"{_percent(excess.outputs)} of the requests have a prompt that fits and are longer than "
-                f"{tokens(limit)} tokens with their output: they are refused where the client asks for it, else cut off"
+                f"{percent(found.outputs)} of the requests have a prompt that fits and are longer than "
+                f"{tokens(longest.tokens)} tokens with their output: they are refused where the client asks for it, "
+                "else cut off"
             )
         else:
             return
-        own = review.declared(*LENGTH)
-        help_, edits = _help(review, composition, limit, excess.wanted, p99)
-        where = LENGTH if own else ("model", "id")
-        said = "max_model_len" if own else "positions of the model"
-        at = ("workload",) if not scenario else path[:3]
+        # A limit of prompts alone is what prompts exceed, where it leaves more room than one token.
+        apart = found.prompts > SEEN and longest.prompt < longest.tokens - 1
+        where = PROMPT if apart else LENGTH if review.declared(*LENGTH) else ("model", "id")
+        said = where[-1] if where != ("model", "id") else "positions of the model"
+        most = longest.prompt if apart else longest.tokens
+        own, lengths = where != ("model", "id"), _lengths(review, table)
+        path = where if own and not scenario else lengths
+        help_, edits = _help(review, composition, longest, mix, share)
         yield Finding(
             path,
             f"{scenario}{what}",
             equation=(
-                f"{_percent(short)} of the prompts are shorter than {tokens(limit)} tokens, {_percent(whole)} of the "
-                f"requests have no more with their output; p99 of the prompts is "
-                f"{tokens(mix.prompt.quantile(0.99))} tokens, with the output {tokens(p99)}"
+                f"{percent(short)} of the prompts are shorter than {tokens(longest.prompt + 1)} tokens, "
+                f"{percent(whole)} of the requests have no more than {tokens(longest.tokens)} with their output; "
+                f"p99 of the prompts is {tokens(mix.prompt.quantile(0.99))} tokens, with the output {tokens(p99)}"
             ),
             inputs=(
-                Input(said, limit, "tok", review.source(*where)),
-                Input("p99 of prompt and output", p99, "tok", review.source(*at)),
+                Input(str(said), most, "tok", review.source(*where)),
+                Input("p99 of prompt and output", p99, "tok", review.source(*table)),
             ),
             help=help_,
-            related=(Related(_lengths(review, at), "lengths of requests"),)
-            if path == LENGTH
-            else (Related(where, f"{tokens(limit)} tokens"),)
+            related=(Related(lengths, "lengths of requests"),)
+            if path == where
+            else (Related(where, f"{tokens(most)} tokens"),)
             if review.declared(*where)
             else (),
-            fix=Fix(f"set max_model_len to {excess.wanted}", edits) if own and not scenario and edits else None,
+            fix=Fix(_said(edits), edits) if own and not scenario and edits else None,
             severity=Severity.ERROR if certain else Severity.WARNING,
             # That prompt and output are independent is an assumption; the prompts are as declared.
-            confidence="high" if excess.prompts > SEEN else "medium",
+            confidence="high" if found.prompts > SEEN else "medium",
         )
 
 
-def _excess(mix: Mix, limit: int, share: float) -> Excess:
-    """What of a mix is too long for a limit."""
+def _wanted(mix: Mix, share: float) -> int:
+    """Tokens that take every prompt, with a token to answer it, and all but a share of whole requests."""
     total = mix.total or mix.prompt.plus(mix.output)
-    prompts = 1 - mix.prompt.share_within(limit - 1)
-    return Excess(
-        prompts,
-        max(1 - total.share_within(limit) - prompts, 0.0),
-        math.ceil(max(mix.prompt.quantile(1.0) + 1, total.quantile(1 - share))),
-    )
+    return math.ceil(max(mix.prompt.quantile(1.0) + 1, total.quantile(1 - share)))
 
 
-def _divided(review: Review, excess: Excess, limit: int) -> bool:
+def _divided(review: Review, longest: Limit, wanted: int) -> bool:
     """Whether ENG005 says it: the engine divides a context over slots, which are too short for the p99."""
-    launched = review.document.launched
-    made = launched.settings.get(LENGTH) if launched is not None else None
-    return made is not None and made.slots > 1 and excess.wanted > limit
+    made = review.document.settings.get(LENGTH)
+    return made is not None and made.slots > 1 and wanted > longest.tokens
 
 
 def _lengths(review: Review, table: KeyPath) -> KeyPath:
@@ -312,38 +302,48 @@ def _lengths(review: Review, table: KeyPath) -> KeyPath:
     return next(((*table, key) for key in LENGTHS if review.declared(*table, key)), table)
 
 
-def _percent(share: float) -> str:
-    """A share with the digits that tell it from none and from all."""
-    return f"{share:.2%}" if share < 0.01 else f"{share:.1%}" if share < 0.9995 else f"{share:.0%}"
+def _said(edits: tuple[Edit, ...]) -> str:
+    return " and ".join(f"set {edit.path[-1]} to {edit.text}" for edit in edits)
 
 
-def _help(review: Review, composition: Composition, limit: int, wanted: int, p99: int) -> tuple[str, tuple[Edit, ...]]:
-    """What serves requests of ``wanted`` tokens, or why nothing here does; with the edit that does it alone."""
+def _help(
+    review: Review, composition: Composition, longest: Limit, mix: Mix, share: float
+) -> tuple[str, tuple[Edit, ...]]:
+    """What serves the requests of a mix, or why nothing here does; with the edits that do it alone."""
     shorter = "or refuse longer requests in front of the engine and declare the lengths that are served"
-    has = positions(composition.setup.architecture)
-    if wanted > max(has, limit) and not rescaled(review):
+    has, wanted = positions(composition.setup.architecture), _wanted(mix, share)
+    if wanted > max(has, longest.tokens) and not rescaled(review):
         model = composition.setup.architecture.id
         return f"{model} has {tokens(has)} positions and {tokens(wanted)} are asked for: another model, {shorter}", ()
+    needed = {LENGTH: wanted} if wanted > longest.tokens else {}
+    prompt, cap = math.ceil(mix.prompt.quantile(1.0)), composition.memory.token_cap
+    if review.declared(*PROMPT) and prompt > longest.prompt:
+        needed[PROMPT] = prompt
+    if review.declared(*CAP) and cap is not None and cap < wanted:
+        needed[CAP] = wanted
+    # One flag may set both what a request may have and what the cache holds.
+    said = " and ".join(dict.fromkeys(written(review, path, number) for path, number in needed.items()))
+    p99 = math.ceil((mix.total or mix.prompt.plus(mix.output)).quantile(0.99))
     longer = _with_length(composition, wanted)
-    if longer is not None and all(fits(side) for _, side in sides(longer)):
-        edits = (Edit(LENGTH, str(wanted)),)
+    if longer is not None and fits(longer):
         rest = f"; {tokens(p99)} take 99% of whole requests" if p99 < wanted else " and 99% of whole requests"
-        return f"set model.max_model_len = {wanted}, which takes every prompt{rest}", edits
+        return f"set {said}, which takes every prompt{rest}", tuple(Edit(p, str(n)) for p, n in needed.items())
     narrow = narrower_cache(review)
     narrow = None if narrow is None else _with_length(narrow, wanted)
-    if narrow is not None and all(fits(side) for _, side in sides(narrow)):
-        return (
-            f'set model.max_model_len = {wanted} and policy.quantization.kv_cache = "fp8": memory does not hold it '
-            "otherwise",
-            (),
-        )
+    if narrow is not None and fits(narrow):
+        return f'set {said} and policy.quantization.kv_cache = "fp8": memory does not hold it otherwise', ()
     held = 0 if longer is None else min(side.memory.longest_request(wanted) for _, side in sides(longer))
     most = f"memory holds {tokens(held)} tokens of one request at most and {tokens(wanted)} are asked for"
     return f"{most}: more devices, {shorter}", ()
 
 
 def _with_length(composition: Composition, length: int) -> Composition | None:
-    """The same deployment with another longest request, None where that does not compose."""
+    """The same deployment with another longest request and a cache that may hold it; None where it does not compose."""
     setup = composition.setup
-    model = evolve(setup.deployment.model, max_model_len=length)
-    return composed(Composition(evolve(setup, deployment=evolve(setup.deployment, model=model))))
+    deployment = setup.deployment
+    cache = deployment.policies.get("kv_cache")
+    if cache is not None and cache.max_tokens is not None and cache.max_tokens < length:
+        policies = {**deployment.policies, "kv_cache": evolve(cache, max_tokens=length)}
+        deployment = evolve(deployment, policies=policies)
+    model = evolve(deployment.model, max_model_len=length)
+    return composed(Composition(evolve(setup, deployment=evolve(deployment, model=model))))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from servelint.lineage import dotted
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
 from servelint_rules.layouts import parallelism, tensor_path, widened
-from servelint_rules.mem.outside import refused, spills, unplaced
+from servelint_rules.mem.outside import refused, unplaced
 from servelint_rules.show import floored, size
 from servelint_rules.variants import sides
 
@@ -200,7 +200,7 @@ max_model_len = 8192
         length = side.max_model_len
         # What reserves take is an estimate; without them nothing is left out that the engine could do without.
         none_served = fit.weights <= fit.budget and refused(review) and not memory.bare.admits(length)
-        certain = (fit.weights > fit.budget or none_served) and not spills(review)
+        certain = (fit.weights > fit.budget or none_served) and not review.spills
         utilization = side.context.configs["kv_cache"].memory_utilization
         stages = f" on the fullest of {memory.stages} stages" if memory.stages > 1 else ""
         where = f"of the {pool} pool" if pool else ""
@@ -213,11 +213,7 @@ max_model_len = 8192
             " ".join(filter(None, (f"a device{stages}", where, f"has to hold {size(fit.weights)} of weights")))
             + (f" and {size(fit.reserves)} of runtime and activations" if fit.reserves else "")
             + f", and the engine may use {size(fit.budget)} of it"
-            + (
-                "; it keeps the layers that do not fit in host memory, and steps wait for them"
-                if spills(review)
-                else ""
-            )
+            + ("; it keeps the layers that do not fit in host memory, and steps wait for them" if review.spills else "")
             + (
                 f"; even without the latter, no sequence of {length:,} tokens would fit, which needs "
                 f"{size(_request(memory, length))} of cache"

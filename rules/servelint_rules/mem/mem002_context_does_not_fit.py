@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
-from servelint_rules.mem.outside import refused, spills, unplaced
+from servelint_rules.mem.outside import refused, unplaced
 from servelint_rules.show import size
 from servelint_rules.variants import narrower_cache, sides
 
@@ -127,9 +127,9 @@ accelerator = "nvidia/rtx-4090"
 id = "Qwen/Qwen2.5-32B-Instruct"
 [engine]
 name = "llama.cpp"
-args = "-m Qwen2.5-32B-Instruct-Q4_K_M.gguf -c 65536 -np 4 -ctk q8_0 -ctv q8_0" # expect: MEM002
+args = "-m Qwen2.5-32B-Instruct-Q4_K_M.gguf -c 65536 -np 4 -ctk q8_0 -ctv q8_0 -ngl 99" # expect: MEM002
 """,
-            flip=("engine.args", '"-m Qwen2.5-32B-Instruct-Q4_K_M.gguf -c 26624 -np 4 -ctk q8_0 -ctv q8_0"'),
+            flip=("engine.args", '"-m Qwen2.5-32B-Instruct-Q4_K_M.gguf -c 26624 -np 4 -ctk q8_0 -ctv q8_0 -ngl 99"'),
         ),
     )
     passing = (
@@ -189,7 +189,7 @@ id = "meta-llama/Llama-3.1-70B"
             return None
         most = int(setting.written * room / need) // ROUND * ROUND
         over = f" of {setting.slots} slots" if setting.slots > 1 else ""
-        spilling = spills(review)
+        spilling = review.spills
         return Finding(
             PATH,
             f"the server allocates its KV cache at start, {size(need)} for the {setting.written:,} tokens{over}, and a "
@@ -225,7 +225,7 @@ id = "meta-llama/Llama-3.1-70B"
         every = f", which this release counts for all {memory.stages} stages" if memory.asks_for_all_stages else ""
         # What runtime, graphs and activations take is an estimate; without them there may be room.
         severity = Severity.WARNING if memory.bare.admits(length) else Severity.ERROR
-        if spills(review):
+        if review.spills:
             severity = Severity.WARNING
         if not refused(review):
             severity = Severity.INFO

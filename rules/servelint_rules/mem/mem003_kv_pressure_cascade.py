@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from attrs import evolve
+
 from servelint.distribution import Lengths
 from servelint.lineage import KeyPath
 from servelint.plugin import (
@@ -26,11 +28,14 @@ from servelint.plugin import (
 from servelint.service import Mix, Service
 from servelint_rules.averages import averaged
 from servelint_rules.show import counted, sequences, size, token_rate, tokens
+from servelint_rules.variants import written
 
 CONCURRENCY: KeyPath = ("workload", "concurrency")
 SIZED_FOR: KeyPath = ("deployment", "sized_for")
 SLOTS: KeyPath = ("policy", "batching", "max_sequences")
 CAP: KeyPath = ("policy", "kv_cache", "max_tokens")
+ROUND = 256
+"""Tokens that the largest cache is a multiple of."""
 POSITIONS = (0.125, 0.375, 0.625, 0.875)
 """Shares of the output at which a running sequence is looked at: it is equally likely anywhere in it."""
 
@@ -99,7 +104,8 @@ class KvPressureCascade(Rule):
     which by default admits only what it can finish.
 
     llama.cpp, whose slots may share one cache of ``--ctx-size`` tokens, evicts nothing that runs. There also, without a
-    load: whether its slots hold a context of ``deployment.sized_for`` each.
+    load: whether its slots hold a context of ``deployment.sized_for`` each; a warning, since slots share a cache
+    because they are seldom all full at once.
 
     Why it is bad
     -------------
@@ -122,7 +128,7 @@ class KvPressureCascade(Rule):
     How to fix
     ----------
     Admit no more sequences than the help line says and let the rest wait, or make room: a narrower KV cache,
-    more memory per replica, more replicas; for llama.cpp a larger ``--ctx-size``.
+    more memory per replica, more replicas; for llama.cpp a larger ``--ctx-size``, as far as memory holds it.
 
     Source
     ------
@@ -408,7 +414,7 @@ concurrency = 4
                 Input("room for KV cache a device", held.room, "B", review.source(*_room_path(review))),
                 review.policy_input("batching", "max_sequences"),
             ),
-            help=_help(review, load, safe, ranks, service.decode_replicas, high, held.room),
+            help=_help(review, load, held, safe, ranks, service.decode_replicas, high, mix.mean_context),
             related=_related(review, path, load),
             severity=severity,
             fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
@@ -460,12 +466,26 @@ def _slots(review: Review, side: Composition) -> Iterator[Finding | Lacks]:
             review.input("context", sized, "tok", *SIZED_FOR),
             Input("KV cache", side.memory.capacity_tokens(sized), "tok", review.source(*_room_path(review))),
         ),
-        help=f"admit at most {counted(fits, 'sequence')} (policy.batching.max_sequences = {int(fits)}); or let the "
-        f"cache hold more (policy.kv_cache.max_tokens = {need})",
+        help=_admit(review, int(fits)) + _larger(review, side.memory, need, sized),
         related=(Related(SIZED_FOR, f"{tokens(sized)} tokens a request"),) if declared else (),
-        # Slots that the spec asks for are there to be used; a default's may never be.
-        severity=Severity.ERROR if declared else Severity.WARNING,
+        severity=Severity.WARNING,
     )
+
+
+def _admit(review: Review, most: int, ranks: int = 1) -> str:
+    """The advice to admit no more, as the spec or its launch arguments would say it."""
+    each = " a rank" if ranks > 1 else ""
+    return f"admit at most {counted(most, 'sequence')}{each} ({written(review, SLOTS, most)})"
+
+
+def _larger(review: Review, memory: MemoryLedger, need: int, length: float) -> str:
+    """The advice to give the cache more tokens, as far as the memory holds them."""
+    cap, most = memory.token_cap or 0, evolve(memory, token_cap=None).capacity_tokens(length)
+    if need <= most:
+        return f"; or let the cache hold more ({written(review, CAP, need)})"
+    more = most // ROUND * ROUND
+    held = f"memory holds {tokens(most)} of the {tokens(need)} tokens"
+    return f"; {held}: {written(review, CAP, more)} is the most" if more > cap else f"; {held}"
 
 
 def _room_path(review: Review) -> KeyPath:
@@ -561,18 +581,18 @@ def _related(review: Review, path: KeyPath, load: Load) -> tuple[Related, ...]:
     return tuple(Related(place, text) for place, text in places)
 
 
-def _help(review: Review, load: Load, safe: int, ranks: int, decoding: int, high: float, room: float) -> str:
-    text = f"admit at most {counted(safe, 'sequence')} (policy.batching.max_sequences = {safe})"
-    if ranks > 1:
-        text = f"admit at most {counted(safe, 'sequence')} a rank (policy.batching.max_sequences = {safe})"
+def _help(
+    review: Review, load: Load, held: Held, safe: int, ranks: int, decoding: int, high: float, length: float
+) -> str:
+    # Not one may fit of those that the percentile is about.
+    text = _admit(review, safe, ranks) if safe else "serve shorter requests: of the longest not one fits by itself"
     if load.severity is Severity.WARNING and load.number > safe * ranks > 0:
         whole = load.number * review.replicas * decoding
         replicas = f"{math.ceil(whole / (safe * ranks))} replicas{' that decode' if decoding > 1 else ''}"
         text += f"; the load's {sequences(whole)} then take {replicas}, latency aside"
     memory = review.memory
-    if review.declared(*CAP):
-        cap = math.ceil((review.policy("kv_cache").max_tokens or 0) * high / room)
-        text += f"; or let the cache hold more (policy.kv_cache.max_tokens = {cap})"
+    if memory is not None and memory.token_cap is not None and review.declared(*CAP):
+        text += _larger(review, memory, math.ceil(memory.token_cap * high / held.room), length)
     elif memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
         text += "; or make room: an FP8 KV cache holds about twice as many"
     return text

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from attrs import evolve
 
-from servelint.lineage import KeyPath, dotted
+from servelint.lineage import KeyPath
 from servelint.plugin import (
     Case,
     Composition,
@@ -17,17 +18,23 @@ from servelint.plugin import (
     MemoryLedger,
     Option,
     Related,
-    Reserve,
     Review,
     Rule,
     Severity,
 )
-from servelint_rules.show import sequences, size, tokens
-from servelint_rules.variants import sides
+from servelint_rules.show import counted, sequences, size, tokens
+from servelint_rules.variants import sides, told
 
 ACTIVATIONS = "peak activations"
 BUDGET: KeyPath = ("policy", "batching", "max_batched_tokens")
 SLOTS: KeyPath = ("policy", "batching", "max_sequences")
+
+
+class Less(NamedTuple):
+    """A smaller step: the keys of ``policy.batching`` that make it so, and the ledger that it leaves."""
+
+    sizes: Mapping[KeyPath, int]
+    memory: MemoryLedger
 
 
 class StepOutweighsCache(Rule):
@@ -38,7 +45,8 @@ class StepOutweighsCache(Rule):
     On the fullest device: the peak activations of a step with a full token budget (``policy.batching``, or the
     engine's default) against what is left for the KV cache. Only where the cache is short: the declared load keeps more
     sequences than it holds, or, without a load, admission lets in more than fit at full length. Silent where a size of
-    the cache is declared, where not one sequence fits (MEM001, MEM002), and where a smaller budget would not help.
+    the cache is declared, where not one sequence fits (MEM001, MEM002), and where steps of 128 tokens for a single
+    sequence would outweigh the cache as well.
 
     Why it is bad
     -------------
@@ -185,51 +193,54 @@ memory_bytes = "2.5 GiB"
         if review.composition is None:
             yield Lacks("a composed deployment")
             return
+        ratio = self.option("ratio")
         for pool, side in sides(review.composition):
             memory = side.memory
-            step = next((r for r in memory.reserves if r.name == ACTIVATIONS), None)
-            room = memory.fit(memory.tightest).left
-            if step is None or memory.cache_bytes is not None or memory.token_cap is not None or room <= 0:
+            if _step(memory) <= ratio * _room(memory) or memory.cache_bytes is not None or memory.token_cap is not None:
                 continue
-            if step.bytes > self.option("ratio") * room and memory.admits(side.max_model_len) and _short(review, side):
-                yield self._finding(review, pool, side, step, room)
-                return
+            if _room(memory) > 0 and memory.admits(side.max_model_len) and _short(review, side):
+                less = _less(review, pool, side, ratio)
+                if less is not None:
+                    yield self._finding(review, pool, side, less)
+                    return
 
-    def _finding(self, review: Review, pool: str, side: Composition, step: Reserve, room: float) -> Finding:
+    def _finding(self, review: Review, pool: str, side: Composition, less: Less) -> Finding:
         memory, length, ratio = side.memory, side.max_model_len, self.option("ratio")
         where = f" of the {pool} pool" if pool else ""
-        budget = side.scheduler.max_batched_tokens or 0
-        by_slots = _sized_by_slots(review, step)
-        path = SLOTS if by_slots else BUDGET if review.declared(*BUDGET) else ("model", "id")
+        reserve = next(r for r in memory.reserves if r.name == ACTIVATIONS)
+        room, batching = _room(memory), side.context.configs["batching"]
+        what = f"{tokens(batching.max_batched_tokens)} tokens"
+        if SLOTS in less.sizes:
+            what += f" for {counted(batching.max_sequences, 'sequence')}"
+        path = next((key for key in less.sizes if review.declared(*key)), ("model", "id"))
         path = path if review.declared(*path) else ("model", "config")
         return Finding(
             path,
-            f"a step of {tokens(budget)} tokens sets aside {size(step.bytes)} of a device{where}, and the KV cache "
+            f"a step of {what} sets aside {size(reserve.bytes)} of a device{where}, and the KV cache "
             f"gets the {size(room)} that are left, room for {sequences(memory.resident_per_rank(length))} of "
             f"{tokens(length)} tokens",
-            equation=f"{size(step.bytes)} > {size(ratio * room)}"
+            equation=f"{size(reserve.bytes)} > {size(ratio * room)}"
             + (f" = {ratio:g} x {size(room)}" if ratio != 1 else ""),
             inputs=(
-                *step.lineage.inputs,
+                *reserve.lineage.inputs,
                 Input("KV cache of a device", room, "B", review.source("hardware")),
                 *memory.budget_lineage.inputs,
             ),
-            help=_help(review, side, step, by_slots),
+            help=_help(less, length),
             related=(Related(("hardware", "accelerator"), "the memory that they share"),)
             if review.declared("hardware", "accelerator")
             else (),
         )
 
 
-def _sized_by_slots(review: Review, step: Reserve) -> bool:
-    """Whether the engine sizes its steps by the declared slots: half of them take less."""
-    declared = review.deployment.policies.get("batching")
-    if review.declared(*BUDGET) or not review.declared(*SLOTS) or declared is None:
-        return False
-    other = review.variant(batching=evolve(declared, max_sequences=max(declared.max_sequences // 2, 1)))
-    return other is not None and any(
-        r.bytes <= step.bytes / 2 * (1 + 1e-9) for r in other.memory.reserves if r.name == ACTIVATIONS
-    )
+def _step(memory: MemoryLedger) -> float:
+    """Bytes that the buffers of a step take on a device."""
+    return next((r.bytes for r in memory.reserves if r.name == ACTIVATIONS), 0.0)
+
+
+def _room(memory: MemoryLedger) -> float:
+    """Bytes that are left for the cache on the fullest device."""
+    return memory.fit(memory.tightest).left
 
 
 def _short(review: Review, side: Composition) -> bool:
@@ -247,25 +258,51 @@ def _short(review: Review, side: Composition) -> bool:
     return most is not None and side.memory.resident_sequences(side.max_model_len) < most
 
 
-def _help(review: Review, side: Composition, step: Reserve, by_slots: bool) -> str:
-    """The largest part, halved each time, that takes at most half of what it then leaves."""
-    memory, length = side.memory, side.max_model_len
-    others = tuple(r for r in memory.reserves if r is not step)
+def _less(review: Review, pool: str, side: Composition, ratio: float) -> Less | None:
+    """The largest step, halved each time, that takes at most half of what it then leaves; else the least that helps.
 
-    def left(part: float) -> MemoryLedger:
-        return evolve(memory, reserves=(*others, evolve(step, bytes=step.bytes * part)))
+    Halved is what its buffers grow with: the tokens, or the slots where each has its own part or logits of all are
+    kept. None where no step that is run in practice leaves the cache more than ``ratio`` asks for.
+    """
+    from servelint_rules.slo.sizes import SMALLEST
 
-    def room(part: float) -> float:
-        return left(part).fit(memory.tightest).left
+    batching, found = side.context.configs["batching"], None
+    declared = review.deployment.policies.get("batching") or batching
+    whole = {BUDGET: batching.max_batched_tokens, SLOTS: batching.max_sequences}
+    least, sizes, step = {BUDGET: SMALLEST, SLOTS: 1}, dict[KeyPath, int](), _step(side.memory)
+    while True:
+        tried = []
+        for key in (BUDGET, SLOTS) if review.declared(*BUDGET) or not review.declared(*SLOTS) else (SLOTS, BUDGET):
+            now = sizes.get(key, whole[key])
+            if now is None or (half := 1 << (now - 1).bit_length() - 1) < least[key] or now == 1:
+                continue
+            smaller = _consistent(review, {**sizes, key: half}, whole)
+            other = review.variant(batching=evolve(declared, **{str(path[-1]): n for path, n in smaller.items()}))
+            if other is not None:
+                tried.append((dict(sides(other))[pool].memory, smaller))
+        if not tried:
+            return found
+        memory, smaller = min(tried, key=lambda t: _step(t[0]))
+        if _step(memory) >= step:
+            return found
+        step, sizes = _step(memory), smaller
+        if step <= ratio * _room(memory):
+            found = Less(sizes, memory)
+            if step <= _room(memory) / 2:
+                return found
 
-    whole = review.policy("batching").max_sequences if by_slots else side.scheduler.max_batched_tokens or 1
-    count = whole
-    while count > 1:
-        count = 1 << (count - 1).bit_length() - 1
-        if step.bytes * count / whole <= room(count / whole) / 2:
-            break
-    key, how = (SLOTS, "") if by_slots else (BUDGET, ", with prompts in chunks")
+
+def _consistent(review: Review, sizes: dict[KeyPath, int], whole: Mapping[KeyPath, int | None]) -> dict[KeyPath, int]:
+    """The sizes, with as many slots as vLLM starts with: it refuses more of them than a step has tokens."""
+    budget, slots = sizes.get(BUDGET), sizes.get(SLOTS, whole[SLOTS])
+    vllm = review.engine is not None and review.engine.name == "vllm"
+    return {**sizes, SLOTS: budget} if vllm and budget and slots and slots > budget else sizes
+
+
+def _help(less: Less, length: int) -> str:
+    edits = told((key, str(n)) for key, n in less.sizes.items())
+    how = ", with prompts in chunks" if BUDGET in less.sizes else ""
     return (
-        f"set {dotted(key)} = {count}{how}: about {size(room(count / whole))} are then left for the cache, room for "
-        f"{sequences(left(count / whole).resident_per_rank(length))} of that length"
+        f"set {edits}{how}: about {size(_room(less.memory))} are then left for the cache, room for "
+        f"{sequences(less.memory.resident_per_rank(length))} of that length"
     )

@@ -34,15 +34,9 @@ def unplaced(review: Review) -> Lacks | None:
     kept = review.offloaded
     return (
         None
-        if kept is None or spills(review)
+        if kept is None or review.spills
         else Lacks(f"what the devices hold, since the engine keeps a part elsewhere ({kept})")
     )
-
-
-def spills(review: Review) -> bool:
-    """Whether the engine starts when not everything fits, and keeps what does not in host memory."""
-    setting = review.document.settings.get(("engine", "offload"))
-    return setting is not None and setting.assumed
 
 
 def captures(review: Review, side: Composition) -> bool:

@@ -187,8 +187,8 @@ def test_the_longest_prompt_says_what_a_step_takes(text: str, version: str | Non
     reading = read(text, version)
     found = {s.path[1:]: s.value for s in reading.settings}
     assert found.get(("batching", "max_batched_tokens")) == tokens
-    named = [name for name in reading.unused if name.startswith("--max-input")]
-    assert bool(named) is (tokens is None or "prefill" in text)
+    assert found["max_prompt_tokens",] == int(text.split()[1])
+    assert not [name for name in reading.unused if name.startswith("--max-input")]
 
 
 def test_the_part_that_is_kept_is_a_variable_from_2_3() -> None:
