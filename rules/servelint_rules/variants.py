@@ -38,15 +38,20 @@ def sound(review: Review, other: Composition | None) -> Composition | None:
 def narrower_cache(review: Review) -> Composition | None:
     """The deployment with an FP8 KV cache.
 
-    None where the cache is that narrow already, where it is a latent with a layout of the engine's own, or where
-    nothing composes.
+    None where the cache is that narrow already, where it is a latent with a layout of the engine's own, where the
+    engine or the device has no such cache (QNT006), or where nothing composes.
     """
     memory = review.memory
     if memory is None or not memory.caches:
         return None
     if any(c.format.bits < 16 or c.axis == "replicated" for c in memory.caches):
         return None
-    return sound(review, review.variant(quantization=evolve(review.policy("quantization"), kv_cache="fp8")))
+    other = sound(review, review.variant(quantization=evolve(review.policy("quantization"), kv_cache="fp8")))
+    if other is None:
+        return None
+    from servelint_rules.qnt.qnt006_kv_format_unsupported import problems
+
+    return None if any(problems(review, other, review.plugins.format("fp8"), "fp8")) else other
 
 
 def budget_key(review: Review) -> str:

@@ -28,7 +28,7 @@ from servelint.plugin import (
 from servelint.service import Mix, Service
 from servelint_rules.averages import averaged
 from servelint_rules.show import counted, sequences, size, token_rate, tokens
-from servelint_rules.variants import written
+from servelint_rules.variants import narrower_cache, written
 
 CONCURRENCY: KeyPath = ("workload", "concurrency")
 SIZED_FOR: KeyPath = ("deployment", "sized_for")
@@ -593,6 +593,6 @@ def _help(
     memory = review.memory
     if memory is not None and memory.token_cap is not None and review.declared(*CAP):
         text += _larger(review, memory, math.ceil(memory.token_cap * high / held.room), length)
-    elif memory is not None and memory.caches and memory.caches[0].format.bytes_per_element >= 2:
+    elif narrower_cache(review) is not None:
         text += "; or make room: an FP8 KV cache holds about twice as many"
     return text

@@ -254,7 +254,7 @@ class KvFormatUnsupported(Rule):
             return
         if format_.bits >= 16 or not any(c.elements for c in composition.memory.caches):
             return
-        problem = next(_problems(review, composition, format_, _spelled(review, config.kv_cache)), None)
+        problem = next(problems(review, composition, format_, _spelled(review, config.kv_cache)), None)
         if problem is None:
             return
         path = BACKEND if problem.other == BACKEND else PATH
@@ -276,7 +276,7 @@ def _remedy(review: Review, composition: Composition, problem: Problem) -> tuple
     """The help line, and the edit that does what it says first."""
     if problem.use:
         other = review.plugins.format(problem.use)
-        if next(_problems(review, composition, other, problem.use), None) is None:
+        if next(problems(review, composition, other, problem.use), None) is None:
             return f'use "{problem.use}", or {problem.help}', Edit(PATH, f'"{problem.use}"')
     return problem.help, Edit(*problem.edit)
 
@@ -293,7 +293,8 @@ def _spelled(review: Review, name: str) -> str:
     return f"{name} {set_by.note}" if set_by is not None else name
 
 
-def _problems(review: Review, composition: Composition, format_: Format, spelled: str) -> Iterator[Problem]:
+def problems(review: Review, composition: Composition, format_: Format, spelled: str) -> Iterator[Problem]:
+    """What keeps the engine, or its kernels on these devices, from reading a KV cache in a format."""
     engine = review.engine.name if review.engine is not None else ""
     accelerator = composition.setup.topology.accelerator
     capability = accelerator.capability
