@@ -26,7 +26,7 @@ from servelint.hardware import Accelerator, Instance
 from servelint.lineage import Input, KeyPath, Source
 from servelint.manager import Plugins
 from servelint.memory import MemoryLedger
-from servelint.releases import repository, tag
+from servelint.releases import image_release
 from servelint.scheduler import Scheduler
 from servelint.service import Figure, Mix, Objective, Point, Service
 from servelint.spec.document import Document
@@ -249,16 +249,11 @@ class Review:
 
     @property
     def engine_version(self) -> str | None:
-        """The declared version, else the one that the image's tag begins with, else None."""
-        engine = self.deployment.engine
-        if engine.version is not None or engine.image is None:
-            return engine.version
-        named = self.engine.release_images if self.engine is not None else ()
-        if named and not any(part in repository(engine.image) for part in named):
-            # The tag of another project's image is no release of the engine.
-            return None
-        version = tag(engine.image).removeprefix("v")
-        return version if version[:1].isdigit() else None
+        """The declared version, else the one that the tag of the engine's own image names, else None."""
+        declared, engine = self.deployment.engine, self.engine
+        if declared.version is not None or declared.image is None or engine is None:
+            return declared.version
+        return image_release(declared.image, engine.release_images)
 
     @cached_property
     def devices(self) -> int:

@@ -10,9 +10,10 @@ import pytest
 
 from servelint.launch.invocation import Invocation, Reading, Word
 from servelint.launch.manifest import ManifestFile
-from servelint.launch.reading import image_version, starts
+from servelint.launch.reading import starts
 from servelint.manager import Plugins
 from servelint.place import Place
+from servelint.releases import image_release
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines import tensorrt_llm
@@ -195,7 +196,7 @@ def test_what_starts_it(plugins: Plugins, command: str) -> None:
 
 
 def test_the_image_tag_is_the_release() -> None:
-    assert image_version(tensorrt_llm.ENGINE, "nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc6") == "1.2.0"
+    assert image_release("nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc6", tensorrt_llm.ENGINE.release_images) == "1.2.0"
 
 
 def test_old_builds_hold_a_prompt_for_every_sequence(plugins: Plugins) -> None:

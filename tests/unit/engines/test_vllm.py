@@ -12,11 +12,11 @@ import pytest
 
 from servelint.launch.flags import gone
 from servelint.launch.invocation import Invocation, Reading, Word
-from servelint.launch.reading import image_version, starts
 from servelint.launch.reading import read as launched
+from servelint.launch.reading import starts
 from servelint.manager import Plugins
 from servelint.place import Place
-from servelint.releases import release
+from servelint.releases import image_release, release
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines import vllm
@@ -353,9 +353,9 @@ def test_how_it_is_started(plugins: Plugins, command: str, image: str | None, ar
 
 
 def test_only_its_own_images_name_a_release() -> None:
-    assert image_version(vllm.ENGINE, "vllm/vllm-openai:v0.10.1.1") == "0.10.1.1"
-    assert image_version(vllm.ENGINE, "rocm/vllm:rocm6.4_mi300") is None
-    assert image_version(vllm.ENGINE, "lmcache/vllm-openai:2025-05-01") is None
+    assert image_release("vllm/vllm-openai:v0.10.1.1", vllm.ENGINE.release_images) == "0.10.1.1"
+    assert image_release("rocm/vllm:rocm6.4_mi300", vllm.ENGINE.release_images) is None
+    assert image_release("lmcache/vllm-openai:2025-05-01", vllm.ENGINE.release_images) is None
 
 
 @pytest.mark.parametrize(
