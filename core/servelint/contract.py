@@ -210,6 +210,8 @@ def _engine(engine: Engine) -> None:
     _function(engine.read, "read", optional=True)
     _function(engine.caches, "caches", optional=True)
     _function(engine.unsupported, "unsupported", optional=True)
+    _function(engine.dequantizes, "dequantizes", optional=True)
+    _function(engine.first_release, "first_release", optional=True)
     if engine.budget_kind not in BUDGET_KINDS:
         raise Wrong(f"has budget_kind {shown(engine.budget_kind)}, expected one of {', '.join(BUDGET_KINDS)}")
     if engine.when_full not in WHEN_FULL:

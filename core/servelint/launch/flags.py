@@ -362,8 +362,8 @@ class _Reader:
             self._trouble(
                 "dated",
                 word.place,
-                f"{engine} has not had {shown} since release {flag.until}, and no release is stated: a current one "
-                "refuses to start",
+                f"{engine} has not had {shown} since release {flag.until}, and no release is stated: "
+                f"{self.table.assumed}, which is assumed, refuses to start",
                 f"{instead}, or state the release that has it",
             )
         elif numbers and flag.until and numbers >= release(flag.until):

@@ -13,7 +13,7 @@ from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Word
 from servelint.releases import release
 from servelint_plugins.engines.layers import Layers, from_environment
-from servelint_plugins.engines.tgi import CHECKED, EDGE, input_edge, named_room, room
+from servelint_plugins.engines.tgi import CHECKED, EDGE, ENGINE, input_edge, named_room, room
 
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
@@ -111,7 +111,7 @@ def _flag(line: str) -> Flag:
 def table(complete: bool = False) -> FlagTable:
     """The launcher's flags; ``complete`` for releases up to the newest one that was read."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False, assumed=CHECKED)
+    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False, assumed=ENGINE.assumed)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:

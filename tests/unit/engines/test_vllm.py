@@ -19,7 +19,7 @@ from servelint.place import Place
 from servelint.releases import image_release, release
 from servelint.review import Review
 from servelint.spec.document import parse
-from servelint_plugins.engines import vllm
+from servelint_plugins.engines import vllm, vllm_limits
 from servelint_plugins.engines.vllm_flags import CHECKED, CHECKED_RELEASES, table
 
 FACTS = [
@@ -643,3 +643,42 @@ def test_the_files_that_defaults_come_from(plugins: Plugins, version: str, files
 def test_the_newest_release_that_was_read() -> None:
     assert release(CHECKED)[:2] <= vllm.CHECKED_VERSION
     assert release(CHECKED_RELEASES[-1]) == release(CHECKED)
+
+
+@pytest.mark.parametrize(
+    ("stated", "device", "weights", "expected"),
+    [
+        ("0.11.0", "nvidia/a100-sxm4-80gb", "fp8", True),
+        ("0.11.0", "nvidia/a100-sxm4-80gb", "fp8-block128", True),
+        ("0.5.3", "nvidia/a100-sxm4-80gb", "fp8", False),
+        ("0.27.0", "nvidia/a100-sxm4-80gb", "fp8", False),
+        ("0.9.0", "nvidia/a100-sxm4-80gb", "nvfp4", False),
+        ("0.9.1", "nvidia/a100-sxm4-80gb", "nvfp4", True),
+        ("0.14.0", "nvidia/t4", "fp8", True),
+        # The release that stands where none is stated asks for 8.0.
+        (None, "nvidia/t4", "fp8", False),
+        (None, "nvidia/a100-sxm4-80gb", "fp8", True),
+        ("0.11.0", "amd/mi250x-oam-128gb", "fp8", False),
+    ],
+)
+def test_what_is_dequantized_where_the_arithmetic_is_missing(
+    stated: str | None, device: str, weights: str, expected: bool, plugins: Plugins
+) -> None:
+    engine, format_ = plugins.engines["vllm"], plugins.format(weights)
+    assert plugins.engine_dequantizes(engine, stated, format_, plugins.accelerators.get(device)) is expected
+
+
+@pytest.mark.parametrize(
+    ("model_type", "first"), [("qwen3", "0.8.4"), ("qwen3_next", "0.10.0"), ("llama", ""), ("", "")]
+)
+def test_the_first_release_of_a_model(model_type: str, first: str, plugins: Plugins) -> None:
+    assert plugins.engine_first_release(plugins.engines["vllm"], model_type) == first
+
+
+def test_a_flag_of_old_releases_names_the_assumed_one() -> None:
+    (trouble,) = read("--num-scheduler-steps 8", None).troubles
+    assert f": {vllm.ENGINE.assumed}, which is assumed, refuses to start" in trouble.message
+
+
+def test_no_model_has_two_first_releases() -> None:
+    assert not vllm_limits.LOADS_FROM.keys() & vllm_limits.RECIPE_FROM.keys()
