@@ -165,8 +165,9 @@ class Review:
             # Of a format for experts alone the name does not say what the rest is stored in.
             return None
         if declared is None:
-            path, reason = ("policy", "quantization", "weights"), f"by the checkpoint's name, {name}: {model.id} in it"
-            source = Source("model", model.id, "quantization")
+            path = ("policy", "quantization", "weights")
+            reason = f"the name of the checkpoint, {name}, says that it is {model.id} in this format"
+            source = self.source("model", "id")
             self._checkpoint_assumptions = [Assumption(path, stored.name, reason, source)]
         return evolve(model, quantization=Quantization(stored.name, stored.covers, stored.group))
 
@@ -471,6 +472,12 @@ class Review:
             if setting.assumed:
                 source = Source("spec", setting.place.file or self.document.name, "", path)
                 yield Assumption(path, setting.value, f"{setting.spelling}: {setting.note}", source)
+
+    @property
+    def guesses_weights(self) -> bool:
+        """Whether the launch arguments leave the format of the weights open, and their engine's reader filled it in."""
+        setting = self.document.settings.get(("policy", "quantization", "weights"))
+        return setting is not None and setting.assumed
 
     def assumption(self, *path: str | int) -> Assumption | None:
         """What stands for a key that the spec does not set."""

@@ -88,6 +88,7 @@ class LongContextRisk(Rule):
 
     code = "CTX001"
     name = "long-context-risk"
+    weighs = True
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("why did it run out of memory", "why is p99 bad", "what happens at long context")
