@@ -107,7 +107,7 @@ def starts(invocation: Invocation, engines: Iterable[Engine]) -> tuple[Engine | 
     among = [chosen] if chosen is not None else engines
     for command in invocation.commands:
         for engine in among:
-            after = _after(command, engine.starts)
+            after = words_after(command, engine.starts)
             if after is not None:
                 return engine, after
     if chosen is None and invocation.image is not None:
@@ -119,7 +119,7 @@ def starts(invocation: Invocation, engines: Iterable[Engine]) -> tuple[Engine | 
     return chosen, _arguments(invocation.commands)
 
 
-def _after(command: Sequence[Word], sequences: Iterable[tuple[str, ...]]) -> tuple[Word, ...] | None:
+def words_after(command: Sequence[Word], sequences: Iterable[tuple[str, ...]]) -> tuple[Word, ...] | None:
     """Return the words after one of the sequences of names that start an engine."""
     names = [word.text.rpartition("/")[2] for word in command[:40]]
     for sequence in sequences:
@@ -137,9 +137,9 @@ def with_arguments(
     A command of the spec's own that starts an engine goes before the file's.
     """
     every = tuple(sequence for engine in engines for sequence in engine.starts)
-    if not commands or any(_after(command, every) is not None for command in own):
+    if not commands or any(words_after(command, every) is not None for command in own):
         return (*own, *commands)
-    starting = next((i for i, command in enumerate(commands) if _after(command, every) is not None), None)
+    starting = next((i for i, command in enumerate(commands) if words_after(command, every) is not None), None)
     if starting is None:
         starting = commands.index(_arguments(commands))
     words = tuple(word for command in own for word in command)

@@ -11,6 +11,7 @@ from functools import cache
 from servelint.launch.flags import Flag, FlagTable
 from servelint.lineage import KeyPath
 from servelint.releases import release
+from servelint_plugins.engines.layers import owners
 from servelint_plugins.engines.sglang import ENGINE
 
 CHECKED_RELEASES = (
@@ -664,4 +665,4 @@ def _flag(line: str) -> Flag:
 def table(complete: bool = False) -> FlagTable:
     """The flags of SGLang's server; ``complete`` where each of the release is known (`WHOLE`), or none is stated."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("SGLang", flags, checked=CHECKED, complete=complete, assumed=ENGINE.assumed)
+    return FlagTable("SGLang", flags, checked=CHECKED, complete=complete, assumed=ENGINE.assumed, owners=owners)
