@@ -284,8 +284,9 @@ def _rule(cls: type) -> None:
         raise Wrong(f"has the severity {shown(cls.severity)}, expected a Severity")
     if cls.confidence not in CONFIDENCES:
         raise Wrong(f"has the confidence {shown(cls.confidence)}, expected one of {', '.join(CONFIDENCES)}")
-    if type(cls.preview) is not bool:
-        raise Wrong(f"has preview {shown(cls.preview)}, expected a bool")
+    for what in ("preview", "weighs"):
+        if type(getattr(cls, what)) is not bool:
+            raise Wrong(f"has {what} {shown(getattr(cls, what))}, expected a bool")
     if cls.__doc__ is not None and type(cls.__doc__) is not str:
         raise Wrong(f"has the docstring {shown(cls.__doc__)}, expected text")
     _texts(cls.questions, "questions")
