@@ -24,7 +24,7 @@ MOST_SUGGESTED = 50
 
 MOST_OF_FAMILY = 6
 
-_SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bm]$")
+_SIZE = r"(\d+x)?\d+(\.\d+)?[bm]$"
 """The word of a model's name that says how many parameters it has."""
 
 
@@ -207,7 +207,7 @@ class Catalogue(Generic[T]):
         A model of another size is never what was meant, however alike its letters are.
         """
         wanted = set(_words(name))
-        sizes = {word for word in wanted if _SIZE.match(word)}
+        sizes = {word for word in wanted if re.match(_SIZE, word)}
         scored = []
         for id_, words in self._by_words:
             shared = wanted.intersection(words)

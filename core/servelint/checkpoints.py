@@ -20,8 +20,8 @@ MOST_CHARACTERS = 200
 MOST_CUTS = 8
 """Separators, from the end of a name, before which a model's name may end."""
 
-_SEPARATOR = re.compile(r"[-_.]")
-_PART = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
+_SEPARATOR = r"[-_.]"
+_PART = r"-[0-9]{5}-of-[0-9]{5}$"
 
 
 class Checkpoint(NamedTuple):
@@ -46,11 +46,11 @@ def checkpoint(name: str, models: Catalogue[Any], formats: Mapping[str, Format])
     if not file and (name.count("/") > 1 or name.startswith(("/", ".", "~", "$"))):
         return None
     if file:
-        last = _PART.sub("", last[: -len(CONTAINER) - 1])
+        last = re.sub(_PART, "", last[: -len(CONTAINER) - 1])
     endings = {ending: found.name for found in formats.values() for ending in found.endings}
     # The longest name of a model first: "-dynamic" may end a model's name as well as a format's.
-    for cut in reversed([m.start() for m in _SEPARATOR.finditer(last)]):
-        ending = _SEPARATOR.sub("", last[cut:]).lower()
+    for cut in reversed([m.start() for m in re.finditer(_SEPARATOR, last)]):
+        ending = re.sub(_SEPARATOR, "", last[cut:]).lower()
         if ending != CONTAINER and ending not in endings:
             continue
         owner = "" if file else name.rpartition("/")[0]
@@ -63,5 +63,5 @@ def checkpoint(name: str, models: Catalogue[Any], formats: Mapping[str, Format])
 def beginning(name: str, models: Catalogue[Any]) -> str | None:
     """Return the model whose name a longer name begins with, None where there is none."""
     last = name.rpartition("/")[2][:MOST_CHARACTERS]
-    cuts = [m.start() for m in _SEPARATOR.finditer(last)][-MOST_CUTS:]
+    cuts = [m.start() for m in re.finditer(_SEPARATOR, last)][-MOST_CUTS:]
     return next((base for cut in reversed(cuts) if (base := models.resolve(last[:cut])) is not None), None)

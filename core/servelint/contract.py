@@ -210,6 +210,8 @@ def _engine(engine: Engine) -> None:
     _function(engine.read, "read", optional=True)
     _function(engine.caches, "caches", optional=True)
     _function(engine.unsupported, "unsupported", optional=True)
+    _function(engine.dequantizes, "dequantizes", optional=True)
+    _function(engine.first_release, "first_release", optional=True)
     if engine.budget_kind not in BUDGET_KINDS:
         raise Wrong(f"has budget_kind {shown(engine.budget_kind)}, expected one of {', '.join(BUDGET_KINDS)}")
     if engine.when_full not in WHEN_FULL:
@@ -282,8 +284,9 @@ def _rule(cls: type) -> None:
         raise Wrong(f"has the severity {shown(cls.severity)}, expected a Severity")
     if cls.confidence not in CONFIDENCES:
         raise Wrong(f"has the confidence {shown(cls.confidence)}, expected one of {', '.join(CONFIDENCES)}")
-    if type(cls.preview) is not bool:
-        raise Wrong(f"has preview {shown(cls.preview)}, expected a bool")
+    for what in ("preview", "weighs"):
+        if type(getattr(cls, what)) is not bool:
+            raise Wrong(f"has {what} {shown(getattr(cls, what))}, expected a bool")
     if cls.__doc__ is not None and type(cls.__doc__) is not str:
         raise Wrong(f"has the docstring {shown(cls.__doc__)}, expected text")
     _texts(cls.questions, "questions")

@@ -15,7 +15,9 @@ from servelint.values import Value
 
 if TYPE_CHECKING:
     from servelint.composition import Context
+    from servelint.formats import Format
     from servelint.graph import StepGraph
+    from servelint.hardware import Accelerator
     from servelint.launch.invocation import Invocation, Reading, Word
     from servelint.memory import BudgetKind, MemoryLedger, WhenFull
     from servelint.scheduler import Scheduler
@@ -87,6 +89,9 @@ class Engine(Value):
     and device, each as the key path that decides, a message and its source; nothing for a release that nobody
     looked at. ``moved`` are releases, ascending: the oldest that was read, then those from which on some default is
     another one. ``assumed`` is the release whose defaults stand where none is stated.
+    ``dequantizes(version, format, accelerator)`` says whether a release is known to load weights of a format that the
+    device does not multiply, and to multiply them in 16 bit; ``first_release(model_type)`` is the oldest release that
+    is known to load a model, empty where nothing is known.
     """
 
     name: str
@@ -104,6 +109,8 @@ class Engine(Value):
     unsupported: Callable[[str | None, Context], Iterable[tuple[KeyPath, str, Source]]] | None = None
     moved: tuple[str, ...] = ()
     assumed: str = ""
+    dequantizes: Callable[[str, Format, Accelerator], bool] | None = None
+    first_release: Callable[[str], str] | None = None
 
 
 class TraceRow(NamedTuple):

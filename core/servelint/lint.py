@@ -164,7 +164,8 @@ class Linter:
                     if isinstance(item, Lacks):
                         lacked.append((kind.code, contract.lack(item)))
                     else:
-                        found.append(self._with_severity(kind, contract.finding(item, kind)))
+                        held = _as_certain_as_its_weights(kind, contract.finding(item, kind), review)
+                        found.append(self._with_severity(kind, held))
                     if len(found) + len(lacked) > contract.MOST:
                         raise Wrong(f"yields more than {contract.MOST:,} findings, which has no end")
         except Blamed as error:
@@ -207,6 +208,13 @@ class Linter:
         comment = comments.silencing(finding, place) if comments else None
         reason = None if comment is None else comment.reason or "no reason given"
         return Located(document.name, finding, place, related, reason)
+
+
+def _as_certain_as_its_weights(rule: type[Rule], finding: Finding, review: Review) -> Finding:
+    """The finding, a warning instead of an error where it rests on a format of the weights that is a guess."""
+    if not rule.weighs or finding.severity is not Severity.ERROR or not review.guesses_weights:
+        return finding
+    return finding._replace(severity=Severity.WARNING, confidence="medium")
 
 
 def lint(

@@ -492,6 +492,28 @@ class Plugins:
         with self.blamed(self.engine_provider(engine.name), f"refusals of engine {engine.name!r}"):
             return tuple(contract.refusal(item) for item in islice(engine.unsupported(version, context), 100))
 
+    def engine_dequantizes(
+        self, engine: Engine, version: str | None, format_: Format, accelerator: Accelerator
+    ) -> bool:
+        """Return whether a release, the assumed one where none is given, multiplies weights of a format in 16 bit."""
+        if engine.dequantizes is None:
+            return False
+        with self.blamed(self.engine_provider(engine.name), f"formats of engine {engine.name!r}"):
+            found = engine.dequantizes(version or engine.assumed, format_, accelerator)
+            if type(found) is not bool:
+                raise Wrong(f"returned {shown(found)}, expected a bool")
+            return found
+
+    def engine_first_release(self, engine: Engine, model_type: str) -> str:
+        """Return the oldest release of an engine that is known to load a model, empty where nothing is known."""
+        if engine.first_release is None:
+            return ""
+        with self.blamed(self.engine_provider(engine.name), f"first release of engine {engine.name!r}"):
+            found = engine.first_release(model_type)
+            if type(found) is not str:
+                raise Wrong(f"returned {shown(found)}, expected a text")
+            return found
+
     def _check_default(self, policy: str, name: str, default: Default, *, own: bool = False) -> None:
         """Hold a default to the key that it fills; what policies that are not provided get is never used."""
         contract.default(default, f"{policy}.{name}")

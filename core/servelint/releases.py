@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import takewhile
 
 
@@ -28,3 +29,17 @@ def repository(image: str) -> str:
 def tag(image: str) -> str:
     """The tag of an image, empty when it has none."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+
+
+def published(image: str, repositories: Iterable[str]) -> bool:
+    """Whether an image is of one of the repositories, named by parts of their names."""
+    return any(part in repository(image) for part in repositories)
+
+
+def image_release(image: str, repositories: Iterable[str]) -> str | None:
+    """The release that the tag of an engine's own image names, None when it names none.
+
+    ``repositories`` are those whose tags are releases of the engine: the tag of another project's image is none.
+    """
+    numbers = release(tag(image)) if published(image, repositories) else ()
+    return ".".join(map(str, numbers)) if len(numbers) >= 2 else None

@@ -26,7 +26,7 @@ from servelint.hardware import Accelerator, Instance
 from servelint.lineage import Input, KeyPath, Source
 from servelint.manager import Plugins
 from servelint.memory import MemoryLedger
-from servelint.releases import repository, tag
+from servelint.releases import image_release
 from servelint.scheduler import Scheduler
 from servelint.service import Figure, Mix, Objective, Point, Service
 from servelint.spec.document import Document
@@ -165,8 +165,9 @@ class Review:
             # Of a format for experts alone the name does not say what the rest is stored in.
             return None
         if declared is None:
-            path, reason = ("policy", "quantization", "weights"), f"by the checkpoint's name, {name}: {model.id} in it"
-            source = Source("model", model.id, "quantization")
+            path = ("policy", "quantization", "weights")
+            reason = f"the name of the checkpoint, {name}, says that it is {model.id} in this format"
+            source = self.source("model", "id")
             self._checkpoint_assumptions = [Assumption(path, stored.name, reason, source)]
         return evolve(model, quantization=Quantization(stored.name, stored.covers, stored.group))
 
@@ -260,16 +261,11 @@ class Review:
 
     @property
     def engine_version(self) -> str | None:
-        """The declared version, else the one that the image's tag begins with, else None."""
-        engine = self.deployment.engine
-        if engine.version is not None or engine.image is None:
-            return engine.version
-        named = self.engine.release_images if self.engine is not None else ()
-        if named and not any(part in repository(engine.image) for part in named):
-            # The tag of another project's image is no release of the engine.
-            return None
-        version = tag(engine.image).removeprefix("v")
-        return version if version[:1].isdigit() else None
+        """The declared version, else the one that the tag of the engine's own image names, else None."""
+        declared, engine = self.deployment.engine, self.engine
+        if declared.version is not None or declared.image is None or engine is None:
+            return declared.version
+        return image_release(declared.image, engine.release_images)
 
     @cached_property
     def devices(self) -> int:
@@ -487,6 +483,12 @@ class Review:
             if setting.assumed:
                 source = Source("spec", setting.place.file or self.document.name, "", path)
                 yield Assumption(path, setting.value, f"{setting.spelling}: {setting.note}", source)
+
+    @property
+    def guesses_weights(self) -> bool:
+        """Whether the launch arguments leave the format of the weights open, and their engine's reader filled it in."""
+        setting = self.document.settings.get(("policy", "quantization", "weights"))
+        return setting is not None and setting.assumed
 
     def assumption(self, *path: str | int) -> Assumption | None:
         """What stands for a key that the spec does not set."""

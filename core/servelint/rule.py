@@ -105,13 +105,17 @@ class Option(NamedTuple):
 
 
 class Rule(ABC):
-    """One check. Subclasses set the class attributes and implement `check`."""
+    """One check. Subclasses set the class attributes and implement `check`.
+
+    ``weighs`` says that what it finds rests on the bits of a weight: where those are a guess, none of it is an error.
+    """
 
     code: ClassVar[str] = ""
     name: ClassVar[str] = ""
     severity: ClassVar[Severity] = Severity.WARNING
     confidence: ClassVar[str] = "high"
     preview: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
     questions: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     failing: ClassVar[tuple[Case, ...]] = ()

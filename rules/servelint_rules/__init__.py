@@ -77,7 +77,8 @@ WHEN: dict[str, Paths] = {
     "PAR": SPLIT,
     "MOE002": (("model", "weights_bytes"),),
     "PAR007": CLAIM,
-    "QNT001": FORMATS,
+    # The name of a checkpoint may say its format.
+    "QNT001": (*FORMATS, ("model", "id")),
     "QNT002": CLAIM,
     "QNT003": FORMATS,
     "QNT004": SPLIT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servelint.launch.flags import slipped
+from servelint.launch.flags import Flag, FlagTable, slipped
 from servelint.manager import Plugins
 from servelint.opening import open_manifest
 
@@ -74,6 +74,13 @@ def test_names_that_may_both_be_flags(name: str, known: str) -> None:
         (KSERVE.format(flag="--model_name=m"), []),
         (KSERVE.format(flag="--max-modle-len=4096"), ["unknown"]),
         ("llama-server -m m.gguf --ctx-sise 4096 --slots", ["unknown"]),
+        # The launcher of a fork may have flags of its own, whichever engine it is a fork of.
+        ("docker run acme/text-generation-inference:x --model-id m/m --mine 3", []),
+        ("docker run acme/tgi text-generation-launcher --model-id m/m --max-total-tokns 3", ["unknown"]),
+        ("docker run acme/vllm-openai:v1 --model m/m --mine 3", []),
+        ("docker run huggingface/text-generation-inference:3.3.6 --model-id m/m --mine 3", ["unknown"]),
+        ("docker run lmsysorg/sglang:latest python -m sglang.launch_server --model-path m/m --mine 3", ["unlisted"]),
+        ("docker run acme/sglang:v0.5.9 python -m sglang.launch_server --model-path m/m --mine 3", []),
     ],
 )
 def test_flags_without_a_whole_table(command: str, kinds: list[str], plugins: Plugins) -> None:
@@ -81,3 +88,26 @@ def test_flags_without_a_whole_table(command: str, kinds: list[str], plugins: Pl
     (document,) = open_manifest(name, command, plugins)
     assert document.launched is not None
     assert [t.kind for t in document.launched.troubles if t.kind != "unresolved"] == kinds
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "whose"),
+    [
+        ("docker run vllm/vllm-openai:latest --model m/m --cuda-graphs 1,2", "unlisted", "TGI's"),
+        ("docker run vllm/vllm-openai:v0.11.0 --model m/m --cuda-graphs 1,2", "unknown", "TGI's"),
+        ("python -m sglang.launch_server --model-path m/m --cuda-graphs 1,2", "unlisted", "TGI's"),
+        ("python -m sglang.launch_server --model-path m/m --max-num-seqs 8", "unlisted", "vLLM's"),
+        ("docker run vllm/vllm-openai:v0.11.0 --model m/m --mem-fraction-static 0.9", "unknown", "SGLang's"),
+    ],
+)
+def test_a_flag_of_another_engine_is_no_slip(command: str, kind: str, whose: str, plugins: Plugins) -> None:
+    (document,) = open_manifest("run.sh", command, plugins)
+    assert document.launched is not None
+    (trouble,) = (t for t in document.launched.troubles if t.kind != "unresolved")
+    assert (trouble.kind, trouble.help) == (kind, "")
+    assert trouble.message.endswith(f": it is {whose}")
+
+
+def test_a_name_cut_short_is_that_flag_before_it_is_a_slip_of_another() -> None:
+    table = FlagTable("acme", [Flag("graph-bucked-size"), Flag("graph-bucket-sizes")])
+    assert table.meant("graph-bucket-size") == "graph-bucket-sizes"

@@ -157,6 +157,14 @@ CASES = {
     "engine without functions": Hostile(
         hooked("servelint_engines", "yield Engine('acme-e', None, None)"), "has defaults None, expected a function"
     ),
+    "engine whose formats are no function": Hostile(
+        hooked("servelint_engines", "yield Engine('acme-e', print, print, dequantizes=3)"),
+        "has dequantizes 3, expected a function",
+    ),
+    "engine whose first releases are no function": Hostile(
+        hooked("servelint_engines", "yield Engine('acme-e', print, print, first_release='1')"),
+        "has first_release '1', expected a function",
+    ),
     "engine of no kind of budget": Hostile(
         hooked("servelint_engines", "yield Engine('acme-e', print, print, budget_kind='some')"), "budget_kind 'some'"
     ),
@@ -300,6 +308,25 @@ CASES = {
         ),
         "defaults of engine 'acme-e' returned a wrong default for kv_cache.memory_utilization",
         SPEC + ENGINE,
+        composes=False,
+    ),
+    "engine dequantizes perhaps": Hostile(
+        hooked(
+            "servelint_engines",
+            "yield Engine('acme-e', lambda v, c: {}, lambda v, c: {}, dequantizes=lambda v, f, a: 'perhaps')",
+        ),
+        "formats of engine 'acme-e' returned 'perhaps'",
+        SPEC + ENGINE + "[policy.quantization]\nweights = 'nvfp4'\n",
+    ),
+    "engine loads from a number on": Hostile(
+        hooked(
+            "servelint_engines",
+            "yield Engine('acme-e', lambda v, c: {('kv_cache', 'page_size'): "
+            "Default(32 if v == '2' else 16, 'r', Source('default', 'x'))}, lambda v, c: {}, moved=('1', '2', '3'), "
+            "first_release=lambda t: 3)",
+        ),
+        "first release of engine 'acme-e' returned 3",
+        SPEC.replace("70B", "8B") + ENGINE,
         composes=False,
     ),
     "engine reserves text": Hostile(

@@ -10,6 +10,7 @@ import pytest
 from servelint.composition import DEFAULT_EFFICIENCY
 from servelint.files import read_project_file
 from servelint.manager import Plugins
+from servelint.opening import open_spec
 from servelint.resources import Matmul
 from servelint.review import Review
 from servelint.spec.document import parse
@@ -392,3 +393,21 @@ def test_a_replaced_figure_is_the_specs_and_not_the_datasheets(plugins: Plugins)
     plain = review(BASE + H100, plugins)
     assert plain.setup is not None
     assert plain.setup.topology.accelerator.usable_source.field == "memory.runtime_visible_bytes"
+
+
+@pytest.mark.parametrize(
+    ("engine", "image", "expected"),
+    [
+        ("vllm", "vllm/vllm-openai:v0.10.1.1", "0.10.1.1"),
+        ("sglang", "lmsysorg/sglang:v0.5.9-cu129-amd64", "0.5.9"),
+        ("vllm", "vllm/vllm-openai:2", None),
+        ("vllm", "lmcache/vllm-openai:0.3.1", None),
+        ("llama.cpp", "ghcr.io/ggml-org/llama.cpp:1.2", None),
+    ],
+)
+def test_an_image_names_the_same_release_with_and_without_arguments(
+    engine: str, image: str, expected: str | None, plugins: Plugins
+) -> None:
+    spec = BASE + f'[engine]\nname = "{engine}"\nimage = "{image}"\n'
+    launched = Review(open_spec("spec.toml", spec + 'args = "--port 8000"\n', plugins, Path()), plugins, Path())
+    assert review(spec, plugins).engine_version == launched.engine_version == expected

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,7 +129,7 @@ class FlagTable:
 
     ``complete`` says that a flag outside the table is one that no release up to ``checked`` has. ``prefixes``
     tells whether the engine's parser takes unambiguous beginnings of names. ``assumed`` is the release whose defaults
-    stand for those of one that is not stated.
+    stand for those of one that is not stated. ``owners`` names the engines that have a flag of exactly some name.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class FlagTable:
         complete: bool = False,
         prefixes: bool = True,
         assumed: str = "",
+        owners: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
         self.engine = engine
         self.flags = {flag.name: flag for flag in flags}
@@ -148,6 +149,7 @@ class FlagTable:
         self.complete = complete
         self.prefixes = prefixes
         self.assumed = assumed
+        self.owners = owners
         aliases = [(a, f) for f in self.flags.values() for a in f.aliases]
         self._short = {a[1:]: f for a, f in aliases if a.startswith("-") and not a.startswith("--")}
         self._spelled = {a.lstrip("-"): f for a, f in aliases if a.lstrip("-") not in self._short} | self.flags
@@ -162,10 +164,14 @@ class FlagTable:
             self._near[name] = nearest(name, self.flags, 2)
         return self._near[name]
 
+    def has(self, name: str) -> bool:
+        """Whether some release has a flag of exactly that name."""
+        return name in self._spelled
+
     def meant(self, name: str) -> str:
-        """The flag that a name is with a slip of the keyboard, empty where there is none."""
+        """The flag that a name is with a slip of the keyboard, empty where there is none; one cut short goes first."""
         words = name.count("-") + 1
-        for known in self._sorted:
+        for known in sorted(self._sorted, key=lambda known: not known.startswith(name)):
             begun = "-".join(known.split("-", words)[:words]) if self.prefixes and words > 1 else known
             if slipped(name, known) or slipped(name, begun):
                 return known
@@ -337,13 +343,18 @@ class _Reader:
         upto = f" up to {self.table.checked}" if self.table.checked else ""
         message, kind = f"no release of {self.table.engine}{upto} has the flag {shown}", "unknown"
         numbers, checked = release(self.version), release(self.table.checked)
+        # What another engine calls so is no slip of a flag that this one has.
+        others = [] if short else [f"{o}'s" for o in self.table.owners(name) if o != self.table.engine]
+        if others:
+            message += f": it is {' and '.join(others)}"
+            close = []
         if not self.table.complete or (checked and not short and not (numbers and numbers <= checked)):
             # A fork, a release that nobody looked at or a newer one may have flags of its own, but no slips.
             if not word.text.startswith("-"):
                 # A key of a file may be one of the program that reads the file.
                 return
             self._looked_up += 1
-            slip = self.table.meant(name) if self._looked_up <= MOST_LOOKED_UP else ""
+            slip = self.table.meant(name) if not others and self._looked_up <= MOST_LOOKED_UP else ""
             if slip:
                 close = [f"--{slip}"]
                 message = f"no release of {self.table.engine} that is known has the flag {shown}, and --{slip} is near"
@@ -362,8 +373,8 @@ class _Reader:
             self._trouble(
                 "dated",
                 word.place,
-                f"{engine} has not had {shown} since release {flag.until}, and no release is stated: a current one "
-                "refuses to start",
+                f"{engine} has not had {shown} since release {flag.until}, and no release is stated: "
+                f"{self.table.assumed}, which is assumed, refuses to start",
                 f"{instead}, or state the release that has it",
             )
         elif numbers and flag.until and numbers >= release(flag.until):

@@ -13,7 +13,7 @@ from servelint.errors import CatalogueError, PluginError
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word, count_of
 from servelint.launch.manifest import ManifestError, ManifestFile, resolved
 from servelint.lineage import KeyPath
-from servelint.releases import release, repository, tag
+from servelint.releases import image_release, repository
 
 if TYPE_CHECKING:
     from servelint.descriptors import Engine
@@ -119,7 +119,7 @@ def starts(invocation: Invocation, engines: Iterable[Engine]) -> tuple[Engine | 
     among = [chosen] if chosen is not None else engines
     for command in invocation.commands:
         for engine in among:
-            after = _after(command, engine.starts)
+            after = words_after(command, engine.starts)
             if after is not None:
                 return engine, after
     if chosen is None and invocation.image is not None:
@@ -131,7 +131,7 @@ def starts(invocation: Invocation, engines: Iterable[Engine]) -> tuple[Engine | 
     return chosen, _arguments(invocation.commands)
 
 
-def _after(command: Sequence[Word], sequences: Iterable[tuple[str, ...]]) -> tuple[Word, ...] | None:
+def words_after(command: Sequence[Word], sequences: Iterable[tuple[str, ...]]) -> tuple[Word, ...] | None:
     """Return the words after one of the sequences of names that start an engine."""
     names = [word.text.rpartition("/")[2] for word in command[:40]]
     for sequence in sequences:
@@ -149,9 +149,9 @@ def with_arguments(
     A command of the spec's own that starts an engine goes before the file's.
     """
     every = tuple(sequence for engine in engines for sequence in engine.starts)
-    if not commands or any(_after(command, every) is not None for command in own):
+    if not commands or any(words_after(command, every) is not None for command in own):
         return (*own, *commands)
-    starting = next((i for i, command in enumerate(commands) if _after(command, every) is not None), None)
+    starting = next((i for i, command in enumerate(commands) if words_after(command, every) is not None), None)
     if starting is None:
         starting = commands.index(_arguments(commands))
     words = tuple(word for command in own for word in command)
@@ -161,18 +161,6 @@ def with_arguments(
 def _arguments(commands: Sequence[tuple[Word, ...]]) -> tuple[Word, ...]:
     """Return the command line that begins with a flag, as the arguments of an image's entry point do."""
     return next((c for c in commands if c and c[0].text.startswith("-")), commands[0] if commands else ())
-
-
-def image_version(engine: Engine | None, image: str) -> str | None:
-    """The engine's release that an image's tag names, None when it names none.
-
-    Only images that an engine publishes under its own release count: a tag of another project is no release
-    of the engine.
-    """
-    if engine is None or not any(part in repository(image) for part in engine.release_images):
-        return None
-    numbers = release(tag(image))
-    return ".".join(map(str, numbers)) if len(numbers) >= 2 else None
 
 
 def read(
@@ -193,7 +181,7 @@ def read(
     found, words = starts(invocation, dict.fromkeys(plugins.engines.values()))
     if version is None:
         stated = invocation.version.text if invocation.version is not None else None
-        version = stated or (image_version(found, invocation.image.text) if invocation.image is not None else None)
+        version = stated or _tagged(found, invocation)
     reading = Reading()
     if found is not None and found.read is not None:
         with plugins.blamed(plugins.engine_provider(found.name), f"arguments read by engine {found.name!r}"):
@@ -291,6 +279,12 @@ def _split_off(command: Iterable[Word], env: Mapping[str, Word], left: list[int]
             yield found
 
 
+def _tagged(engine: Engine | None, invocation: Invocation) -> str | None:
+    """The engine's release that the tag of an invocation's image names."""
+    image = invocation.image
+    return image_release(image.text, engine.release_images) if engine is not None and image is not None else None
+
+
 def _common(invocation: Invocation, engine: Engine | None, plugins: Plugins) -> Iterator[Setting]:
     """What a file says apart from the engine's arguments: engine, image, model, hardware."""
     at = invocation.place
@@ -301,7 +295,7 @@ def _common(invocation: Invocation, engine: Engine | None, plugins: Plugins) -> 
         yield Setting(("engine", "image"), invocation.image.text, invocation.image.place, "image")
     if invocation.version is not None:
         yield Setting(("engine", "version"), invocation.version.text, invocation.version.place, "version")
-    elif invocation.image is not None and (tagged := image_version(engine, invocation.image.text)) is not None:
+    elif invocation.image is not None and (tagged := _tagged(engine, invocation)) is not None:
         yield Setting(("engine", "version"), tagged, invocation.image.place, "image")
     if invocation.model is not None and not invocation.model.unresolved and invocation.model.text:
         yield Setting(("model", "id"), invocation.model.text, invocation.model.place, "model", invocation.model.note)

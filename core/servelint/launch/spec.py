@@ -18,11 +18,11 @@ from servelint.errors import ManifestError, PluginError
 from servelint.files import read_project_file
 from servelint.launch.invocation import Invocation, Setting, Word
 from servelint.launch.manifest import ManifestFile
-from servelint.launch.reading import Launched, choose, image_version, invocations, read, with_arguments
+from servelint.launch.reading import Launched, choose, invocations, read, with_arguments
 from servelint.launch.shell import script
 from servelint.lineage import KeyPath
 from servelint.manager import Plugins
-from servelint.releases import release
+from servelint.releases import image_release, release
 from servelint.spec.document import VERSION, Document, structure
 from servelint.spec.model import EngineTable
 from servelint.spec.schema import Problem
@@ -111,7 +111,7 @@ def manifest(launched: Launched, file: ManifestFile, plugins: Plugins, given: Ma
 
 def _declared_version(engine: EngineTable, plugins: Plugins) -> str | None:
     found = plugins.engines.get((engine.name or "").lower())
-    return image_version(found, engine.image) if engine.image else None
+    return image_release(engine.image, found.release_images) if found is not None and engine.image else None
 
 
 def _invocation(document: Document, engine: EngineTable, plugins: Plugins, root: Path) -> Invocation:

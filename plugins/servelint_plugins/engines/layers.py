@@ -13,10 +13,45 @@ from servelint.errors import ManifestError
 from servelint.launch.flags import Arguments, FlagTable, Given, read, telling
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word
 from servelint.launch.manifest import ManifestFile, Node
+from servelint.launch.reading import words_after
 from servelint.lineage import KeyPath
+from servelint.plugin import Engine
+from servelint.releases import published
 from servelint_plugins.engines.methods import method
 
 Kind = Literal["lost", "bad-value", "unresolved", "unsupported", "unknown"]
+
+
+WORKERS = "dynamo."
+"""How the modules begin in which another program's workers start an engine with flags of their own beside its."""
+
+
+def own_server(invocation: Invocation, engine: Engine) -> bool:
+    """Whether what an invocation starts is known to be an engine's own server, of its own image where one is named.
+
+    Another project's image, or a worker of another program's, may have flags of its own.
+    """
+    if any(word.text.startswith(WORKERS) for command in invocation.commands for word in command):
+        return False
+    if invocation.image is not None:
+        return published(invocation.image.text, engine.release_images)
+    # Arguments alone are read by a program that the file does not name, such as KServe's runtime.
+    named = any(words_after(command, engine.starts) is not None for command in invocation.commands)
+    return named or invocation.format in ("spec", "path")
+
+
+def owners(name: str) -> tuple[str, ...]:
+    """The engines here whose parser has, or had, a flag of exactly that name."""
+    from servelint_plugins.engines import (
+        llama_cpp_arguments,
+        sglang_flags,
+        tensorrt_llm_arguments,
+        tgi_arguments,
+        vllm_flags,
+    )
+
+    modules = (vllm_flags, sglang_flags, tensorrt_llm_arguments, tgi_arguments, llama_cpp_arguments)
+    return tuple(table.engine for table in (module.table() for module in modules) if table.has(name))
 
 
 class Layers:

@@ -2,18 +2,18 @@
 
 Sources: vllm-project/vllm vllm/model_executor/layers/quantization/__init__.py (names),
 vllm/model_executor/model_loader/bitsandbytes_loader.py (a 16-bit checkpoint becomes 4-bit NF4 when it is loaded, its
-scales in 32 bits) and vllm/v1/metrics/perf.py (what is taken for methods that leave the bits open: 4, by far the most
-common);
+scales in 32 bits) and vllm/v1/metrics/perf.py (4 bits are taken for methods that leave the bits open);
 sgl-project/sglang python/sglang/srt/server_args.py; huggingface/text-generation-inference launcher/src/main.rs and
-server/text_generation_server/layers/bnb.py.
+server/text_generation_server/layers/bnb.py; huggingface/transformers docs/source/en/quantization/aqlm.md (16 bits for
+8 weights, the usual form of AQLM); ggml-org/llama.cpp common/arg.cpp (Q4_K_M is fetched where no file is named).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-OPEN = "it leaves the bits of a weight open: 4 taken, as most checkpoints in it have"
-FEWEST = "int4-g128"
+GUESS = "it leaves the bits of a weight open: 4 taken, which is a guess"
+GUESSED = "int4-g128"
 
 _STORED: dict[str, str] = {
     # Four bits, whatever the checkpoint.
@@ -46,6 +46,12 @@ _STORED: dict[str, str] = {
     "w8a8_int8": "int8",
 }
 
+_OPEN: dict[str, tuple[str, str]] = {
+    "aqlm": ("q2_k", "it leaves the bits of a weight open, of which most have 2: the narrowest known format taken"),
+    "gguf": ("q4_k_m", "each file has a format of its own, of 2 bits and more: the usual one taken, which is a guess"),
+}
+"""Methods that leave the bits open, what stands for them, and why."""
+
 
 class Method(NamedTuple):
     """The format of a method, and why where the method does not say it."""
@@ -57,12 +63,12 @@ class Method(NamedTuple):
 def method(name: object, own: dict[str, str] | None = None) -> Method | None:
     """Return what a method stores weights in; ``own`` are those that an engine means otherwise.
 
-    Methods that leave the bits open, and those that nothing here knows, stand for the fewest that are common, so that
-    what does not fit then fits in none of them. None where no method is named.
+    What stands for methods that leave the bits open, and for those that nothing here knows, is a guess that its note
+    owns up to: no bound, on which a certain verdict could rest. None where no method is named.
     """
     text = str(name or "").lower().replace("_", "-")
     if text in ("", "none", "auto", "no-quant"):
         return None
     named = {key.lower().replace("_", "-"): value for key, value in (_STORED | (own or {})).items()}
     found = named.get(text)
-    return Method(found) if found is not None else Method(FEWEST, OPEN)
+    return Method(found) if found is not None else Method(*_OPEN.get(text, (GUESSED, GUESS)))

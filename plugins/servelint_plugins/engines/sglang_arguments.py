@@ -11,11 +11,11 @@ from servelint.errors import ManifestError
 from servelint.launch.flags import read as read_flags
 from servelint.launch.flags import read_options
 from servelint.launch.invocation import Invocation, Reading, Trouble, Word
-from servelint.releases import release, repository
-from servelint_plugins.engines.layers import Layers, file_beside
+from servelint.releases import release
+from servelint_plugins.engines.layers import Layers, file_beside, own_server
+from servelint_plugins.engines.sglang import ENGINE
 from servelint_plugins.engines.sglang_flags import WHOLE, table
 
-RELEASE_IMAGE = "lmsysorg/sglang"
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
 CACHE = ("policy", "kv_cache")
@@ -68,11 +68,8 @@ class _Reader:
     def __init__(self, invocation: Invocation, words: tuple[Word, ...], version: str | None) -> None:
         self.version = version
         self.numbers = release(version)
-        # Dynamo's workers, and the images of others, may have flags of their own.
-        foreign = any(word.text == "dynamo.sglang" for command in invocation.commands for word in command)
-        image = repository(invocation.image.text) if invocation.image is not None else RELEASE_IMAGE
-        known = self.numbers in WHOLE or (not self.numbers and RELEASE_IMAGE in image)
-        line = read_flags(words, table(known and not foreign), version)
+        known = not self.numbers or self.numbers in WHOLE
+        line = read_flags(words, table(known and own_server(invocation, ENGINE)), version)
         below = [read_options(invocation.options, table(), version)]
         config = line.get("config")
         trouble: Trouble | None = None

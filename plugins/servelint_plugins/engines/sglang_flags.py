@@ -11,6 +11,8 @@ from functools import cache
 from servelint.launch.flags import Flag, FlagTable
 from servelint.lineage import KeyPath
 from servelint.releases import release
+from servelint_plugins.engines.layers import owners
+from servelint_plugins.engines.sglang import ENGINE
 
 CHECKED_RELEASES = (
     "0.4.3.post4", "0.4.6.post5", "0.4.9.post6", "0.5.1.post3", "0.5.3.post3", "0.5.5.post3", "0.5.7", "0.5.9",
@@ -664,4 +666,4 @@ def _flag(line: str) -> Flag:
 def table(complete: bool = False) -> FlagTable:
     """The flags of SGLang's server; ``complete`` where each of the release is known (`WHOLE`), or none is stated."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("SGLang", flags, checked=CHECKED, complete=complete, assumed=CHECKED)
+    return FlagTable("SGLang", flags, checked=CHECKED, complete=complete, assumed=ENGINE.assumed, owners=owners)

@@ -29,8 +29,11 @@ PAGES = (
     ((0, 10), 64, "NVIDIA/TensorRT-LLM docs/source/release-notes.md"),
     ((0,), 128, "NVIDIA/TensorRT-LLM@035b99e0d09d tensorrt_llm/plugin/plugin.py"),
 )
-"""Tokens of a page by the release from which on that was read. Where 64 became 32 between 0.10 and 0.20 was not found;
-build scripts of 2023 have 64 or 128, by model."""
+"""Tokens of a page by the release from which on that was read; build scripts of 2023 have 64 or 128, by model."""
+PAGES_OPEN = (0, 11), (0, 20)
+"""Releases between the last that was read with 64 and the first with 32: which of them changed it was not found."""
+ASSUMED = "1.3"
+"""The newest release that was read."""
 
 
 def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], Default]:
@@ -38,7 +41,7 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
 
     Before 0.11 an engine is built for the longest prompt of every sequence at once, and its buffers are as large.
     """
-    note = "TensorRT-LLM default" if version else "TensorRT-LLM default, version not declared"
+    note = "TensorRT-LLM default" if version else f"TensorRT-LLM default, version not declared: {ASSUMED} assumed"
     sequences, tokens, file = 2048, 8192, FILE
     if () < release(version) < BUILT:
         sequences, file = BATCH, BUILD
@@ -46,14 +49,15 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
         declared = getattr(context.deployment.policies.get("batching"), "max_sequences", None)
         tokens = (declared or BATCH) * min(INPUT, longest)
         note += ", prompts of 2,048 tokens in every sequence"
-    # A release that is not declared is a new one.
-    numbers = release(version) or PAGES[0][0]
+    numbers = release(version) or release(ASSUMED)
     page, where = next((page, where) for first, page, where in PAGES if numbers >= first)
+    between = PAGES_OPEN[0] <= numbers < PAGES_OPEN[1]
+    paged = "TensorRT-LLM default of 0.10; which release made it 32 by 0.20 was not found" if between else note
     return {
         ("kv_cache", "memory_utilization"): Default(
             0.9, f"{note}, of what is free after weights", Source("engine", FILE, "free_gpu_memory_fraction")
         ),
-        ("kv_cache", "page_size"): Default(page, note, Source("engine", where, "tokens_per_block")),
+        ("kv_cache", "page_size"): Default(page, paged, Source("engine", where, "tokens_per_block")),
         ("kv_cache", "prefix_reuse"): Default(True, note, Source("engine", FILE, "enable_block_reuse")),
         ("batching", "max_sequences"): Default(sequences, note, Source("engine", file, "max_batch_size")),
         ("batching", "max_batched_tokens"): Default(tokens, note, Source("engine", file, "max_num_tokens")),
@@ -86,4 +90,5 @@ ENGINE = Engine(
     images=("tensorrt-llm", "tensorrtllm", "trtllm"),
     release_images=("nvidia/tensorrt-llm",),
     read=_read,
+    assumed=ASSUMED,
 )

@@ -18,7 +18,7 @@ from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, W
 from servelint.launch.manifest import Node
 from servelint.lineage import KeyPath
 from servelint.suggest import nearest
-from servelint_plugins.engines.layers import Layers, file_beside, number
+from servelint_plugins.engines.layers import Layers, file_beside, number, owners
 from servelint_plugins.engines.methods import method
 
 PARALLEL = ("policy", "parallelism")
@@ -227,7 +227,7 @@ POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")
 @cache
 def table() -> FlagTable:
     """The flags of `trtllm-serve`; click takes no beginnings of names."""
-    return FlagTable("TensorRT-LLM", _FLAGS, prefixes=False)
+    return FlagTable("TensorRT-LLM", _FLAGS, prefixes=False, owners=owners)
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:

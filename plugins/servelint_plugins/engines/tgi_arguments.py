@@ -12,8 +12,8 @@ from servelint.launch.flags import Flag, FlagTable, read_options
 from servelint.launch.flags import read as read_flags
 from servelint.launch.invocation import Invocation, Reading, Setting, Word
 from servelint.releases import release
-from servelint_plugins.engines.layers import Layers, from_environment
-from servelint_plugins.engines.tgi import CHECKED, EDGE, input_edge, named_room, room
+from servelint_plugins.engines.layers import Layers, from_environment, own_server, owners
+from servelint_plugins.engines.tgi import CHECKED, EDGE, ENGINE, input_edge, named_room, room
 
 PARALLEL = ("policy", "parallelism")
 BATCHING = ("policy", "batching")
@@ -111,13 +111,15 @@ def _flag(line: str) -> Flag:
 def table(complete: bool = False) -> FlagTable:
     """The launcher's flags; ``complete`` for releases up to the newest one that was read."""
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("TGI", flags, checked=CHECKED, complete=complete, prefixes=False, assumed=CHECKED)
+    return FlagTable(
+        "TGI", flags, checked=CHECKED, complete=complete, prefixes=False, assumed=ENGINE.assumed, owners=owners
+    )
 
 
 def read(invocation: Invocation, words: tuple[Word, ...], version: str | None) -> Reading:
     """Return what an invocation of the launcher sets."""
     numbers = release(version)
-    whole = numbers <= release(CHECKED)
+    whole = numbers <= release(CHECKED) and own_server(invocation, ENGINE)
     names = {name.upper().replace("-", "_"): name for name in table().flags}
     flags = Layers(
         read_options(invocation.options, table(), version),

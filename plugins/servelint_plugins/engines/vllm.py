@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from servelint.plugin import (
+    Accelerator,
     Attention,
     Context,
     Default,
     Engine,
+    Format,
     LatentAttention,
     LinearState,
     MemoryLedger,
@@ -269,6 +271,20 @@ def unsupported(version: str | None, context: Context) -> Iterator[tuple[KeyPath
         yield from vllm_limits.refused(numbers, _older_core(numbers, context), context)
 
 
+def dequantizes(version: str, format_: Format, accelerator: Accelerator) -> bool:
+    """Return whether a release has weight-only kernels for a format on a device that lacks its arithmetic."""
+    from servelint_plugins.engines import vllm_limits
+
+    return vllm_limits.loads(_numbers(version), format_.name, accelerator.capability)
+
+
+def first_release(model_type: str) -> str:
+    """Return the oldest release that loads a model, or that the model's recipe asks for."""
+    from servelint_plugins.engines import vllm_limits
+
+    return (vllm_limits.LOADS_FROM | vllm_limits.RECIPE_FROM).get(model_type, "")
+
+
 ENGINE = Engine(
     "vllm",
     defaults,
@@ -300,6 +316,8 @@ ENGINE = Engine(
     release_images=("vllm/vllm-openai",),
     read=read,
     unsupported=unsupported,
+    dequantizes=dequantizes,
+    first_release=first_release,
     assumed=".".join(map(str, (*ASSUMED_VERSION, 0))),
     moved=("0.6.6", "0.7.1", "0.8.0", "0.8.4", "0.8.5", "0.9.0", "0.10.1", "0.10.2", "0.11.2", "0.20.0"),
 )

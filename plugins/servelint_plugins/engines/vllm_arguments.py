@@ -20,7 +20,8 @@ from servelint.launch.manifest import ManifestError
 from servelint.lineage import KeyPath
 from servelint.releases import release, repository
 from servelint_plugins.engines import methods
-from servelint_plugins.engines.layers import file_beside
+from servelint_plugins.engines.layers import file_beside, own_server
+from servelint_plugins.engines.vllm import ENGINE
 from servelint_plugins.engines.vllm_flags import CHECKED, table
 
 OTHER_COMMANDS = ("bench", "chat", "collect-env", "complete", "run-batch")
@@ -29,7 +30,6 @@ OTHER_COMMANDS = ("bench", "chat", "collect-env", "complete", "run-batch")
 LAUNCHERS = ("bash", "env", "sh", "python", "python3", "ray", "sleep", "tail", "torchrun", "uv")
 """Commands after which nothing is known to be an argument of the server."""
 
-RELEASE_IMAGES = ("vllm/vllm-openai",)
 CACHE_FORMATS = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -143,7 +143,7 @@ class _Reader:
         self.asked: set[str] = set()
         self.words = (*words, *_additional(invocation.env))
         # A fork, a build with plug-ins, or vLLM-Omni may have flags of its own.
-        self.table = table(self._published() and all(w.text != "--omni" for w in self.words))
+        self.table = table(own_server(invocation, ENGINE) and all(w.text != "--omni" for w in self.words))
         self.line = read_flags(tuple(_spelled_out(self.words)), self.table, version)
         self.given: dict[str, Given] = {}
         for arguments in (*self._beside(), self.line):
@@ -169,17 +169,6 @@ class _Reader:
         unused = tuple(f"--{name}" for name in self.given if name not in self.used)
         troubles = telling(self.troubles, table(), self.used | self.asked | {"model", "config"})
         return Reading(tuple(self.settings.values()), troubles, unused)
-
-    def _published(self) -> bool:
-        """Whether what is started is known to be vLLM's own server, of an image of its own where one is named."""
-        started = [w.text for command in self.invocation.commands for w in command]
-        if "dynamo.vllm" in started:
-            return False
-        if self.invocation.image is not None:
-            return any(part in repository(self.invocation.image.text) for part in RELEASE_IMAGES)
-        # Arguments alone are read by a program that the file does not name, such as KServe's runtime.
-        named = any(text.rpartition("/")[2] == "vllm" or text.startswith("vllm.entrypoints") for text in started)
-        return named or self.invocation.format in ("spec", "path")
 
     def _beside(self) -> Iterator[Arguments]:
         """Arguments that stand elsewhere than in the command: environment, options, the ``--config`` file."""

@@ -12,6 +12,7 @@ from functools import cache
 
 from servelint.launch.flags import Flag, FlagTable
 from servelint.lineage import KeyPath
+from servelint_plugins.engines.layers import owners
 from servelint_plugins.engines.vllm import ENGINE
 
 CHECKED = "0.24.0"
@@ -473,4 +474,4 @@ def table(complete: bool = True) -> FlagTable:
     Not ``complete`` for a program that adds flags of its own.
     """
     flags = map(_flag, _TABLE.split("\n")[1:-1])
-    return FlagTable("vLLM", flags, checked=CHECKED, complete=complete, assumed=ENGINE.assumed)
+    return FlagTable("vLLM", flags, checked=CHECKED, complete=complete, assumed=ENGINE.assumed, owners=owners)

@@ -16,6 +16,9 @@ from servelint_plugins.engines.vllm import config_file
 Release = tuple[int, ...]
 Refusal = tuple[KeyPath, str, Source]
 
+FP8 = ("fp8", "fp8-block128", "fp8-weight-only")
+"""Formats that one method loads."""
+
 QUANTIZATION = "vllm/model_executor/layers/quantization"
 LEAST_CAPABILITY: dict[str, tuple[tuple[Release, Release, tuple[int, int], str], ...]] = {
     "fp8": (
@@ -38,7 +41,38 @@ LEAST_CAPABILITY: dict[str, tuple[tuple[Release, Release, tuple[int, int], str],
 }
 """From a release to another: the compute capability below which weights of a format are refused, and where that
 is checked (``get_min_capability``). Of several methods that load a format the most lenient one counts; NVFP4 in 0.14
-passes that of modelopt on Turing and has no kernel there (vllm-project/vllm#33076)."""
+passes that of modelopt on Turing and has no kernel there (vllm-project/vllm#33076). What is loaded on a device without
+the arithmetic runs with weight-only kernels (quantization/utils/marlin_utils_fp8.py and marlin_utils_fp4.py)."""
+
+LOADS_FROM = {
+    "deepseek_v3": "0.6.6",
+    "gemma3": "0.8.0",
+    "gemma3_text": "0.8.0",
+    "gemma4": "0.19.0",
+    "glm4_moe": "0.10.0",
+    "gpt_oss": "0.10.1",
+    "llama4": "0.8.3",
+    "qwen3": "0.8.4",
+    "qwen3_moe": "0.8.4",
+    "qwen3_vl": "0.11.0",
+    "qwen3_vl_moe": "0.11.0",
+}
+"""By ``model_type``, the first release that loads the model: vllm-project/vllm#11559 (DeepSeek-V3),
+modelscope/ms-swift#3660 (Gemma 3), kubeai-project/kubeai#495 (Llama 4), vllm-project/vllm#17327 (Qwen3),
+zai-org/GLM-4.5#5, xorbitsai/inference#4426 (Qwen3-VL), the release notes of v0.10.1 (gpt-oss) and v0.19.0 (Gemma 4)."""
+
+RECIPE_FROM = {
+    "deepseek_v32": "0.12.0",
+    "deepseek_v4": "0.20.0",
+    "glm_moe_dsa": "0.16.0",
+    "minimax_m2": "0.11.0",
+    "minimax_m3": "0.24.0",
+    "qwen3_5": "0.17.0",
+    "qwen3_5_moe": "0.17.0",
+    "qwen3_next": "0.10.0",
+}
+"""By ``model_type``, the release that its recipe asks for (``min_vllm_version`` in
+vllm-project/recipes@8959cf64:models): older ones may load the model, and nobody recommends them for it."""
 
 LEAST_BF16 = (8, 0)
 CONVERTS_BF16 = (0, 9)
@@ -193,8 +227,7 @@ def _weights(numbers: Release, older: bool, context: Context) -> Iterator[Refusa
     declared = _declared(context, "quantization", "weights")
     own = context.formats.quantized or context.formats.stored
     format_ = own if declared in (None, "auto") else context.format(declared)
-    name = "fp8" if format_.name.startswith("fp8") else format_.name
-    for first, last, least, file in LEAST_CAPABILITY.get(name, ()):
+    for first, last, least, file in LEAST_CAPABILITY.get("fp8" if format_.name in FP8 else format_.name, ()):
         if capability and first <= numbers <= last and capability < least:
             yield (
                 ("model", "id") if declared in (None, "auto") else ("policy", "quantization", "weights"),
@@ -202,6 +235,12 @@ def _weights(numbers: Release, older: bool, context: Context) -> Iterator[Refusa
                 f"{context.accelerator.name} has {capability[0]}.{capability[1]}",
                 _source(file, "get_min_capability"),
             )
+
+
+def loads(numbers: Release, name: str, capability: Release) -> bool:
+    """Whether a release is known to load weights of a format on a device of a compute capability."""
+    limits = LEAST_CAPABILITY.get("fp8" if name in FP8 else name, ())
+    return any(first <= numbers <= last and least <= capability for first, last, least, _ in limits)
 
 
 def _sixteen_bit(numbers: Release, older: bool, context: Context) -> Iterator[Refusal]:

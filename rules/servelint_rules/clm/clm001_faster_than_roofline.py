@@ -99,6 +99,7 @@ class FasterThanRoofline(Rule):
 
     code = "CLM001"
     name = "faster-than-roofline"
+    weighs = True
     severity = Severity.ERROR
     questions = ("is this claim possible",)
     options = (Option("tolerance", 0.02, "how far beyond a bound a figure may lie and count as rounding", 0.0, 0.5),)

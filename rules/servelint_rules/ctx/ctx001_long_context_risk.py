@@ -15,7 +15,7 @@ from servelint.spec.model import Workload
 from servelint_rules.averages import averaged
 from servelint_rules.binding import Binding, binding, cache_equation, certainly_over, rate_equation
 from servelint_rules.derivation import latency_equation, named
-from servelint_rules.layouts import NODE, decode_side, parallelism, widened
+from servelint_rules.layouts import NODE, decode_side, parallelism, widened, within_fast_links
 from servelint_rules.show import counted, duration, floored, request_rate, request_rates, tokens
 from servelint_rules.variants import budget_key, larger_budgets, narrower_cache, replicas_for, sound
 
@@ -88,6 +88,7 @@ class LongContextRisk(Rule):
 
     code = "CTX001"
     name = "long-context-risk"
+    weighs = True
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("why did it run out of memory", "why is p99 bad", "what happens at long context")
@@ -454,8 +455,7 @@ def _wider(edits: Edits, case: Scenario, replicas: int | None) -> Iterator[str]:
         other = edits.wider(factor) if devices * factor <= NODE else None
         if other is None or (replicas or math.inf) <= factor * edits.review.replicas:
             return
-        near = all(hop.tier == "scale_up" for hop in other.setup.topology.hops(tensor * factor))
-        if near and edits.work(other, case):
+        if within_fast_links(other, tensor * factor) and edits.work(other, case):
             yield f"set hardware.devices = {devices * factor} and policy.parallelism.tensor = {tensor * factor}"
             return
 

@@ -23,9 +23,9 @@ from servelint.plugin import (
     Severity,
     Source,
 )
+from servelint.releases import release
 from servelint.service import Point, Service
 from servelint_rules.derivation import named
-from servelint_rules.eng.loads import loads_before
 from servelint_rules.layouts import fits
 from servelint_rules.show import duration, request_rates, tokens
 
@@ -98,8 +98,8 @@ class MovedDefault(Rule):
     against those of other releases that were read, for the keys that the spec leaves out. Where they differ the
     deployment is composed again with each, and it is advice when then it fits or does not, keeps or breaks an
     objective at the declared load, or, for releases newer than the assumed one, which an image without a tag becomes,
-    when the load within the SLO differs by more than ``knee``. Releases that are known not to load the model are left
-    out.
+    when the load within the SLO differs by more than ``knee``. Releases that are known not to load the model, and
+    those older than its recipe asks for, are left out.
 
     Why it is bad
     -------------
@@ -154,7 +154,7 @@ class MovedDefault(Rule):
         if here is None:
             return
         for i, other in sorted(enumerate(spans), key=lambda x: (x[0] < here, abs(x[0] - here))):
-            if other.values == assumed or (other.end and not loads_before(composition, other.end)):
+            if other.values == assumed or (other.end and not _loads_before(composition, other.end)):
                 continue
             changed = self._changed(review, composition, other, newer=i > here)
             if changed:
@@ -207,6 +207,13 @@ def _spans(review: Review, composition: Composition) -> Iterator[Span]:
         yield Span(
             releases[start], releases[end] if end else "", words if end else f"from {releases[start]} on", values[start]
         )
+
+
+def _loads_before(composition: Composition, end: str) -> bool:
+    """Whether any release before ``end`` loads the model or is what its recipe asks for, or nothing is known."""
+    setup = composition.setup
+    first = setup.plugins.engine_first_release(setup.engine, setup.architecture.model_type)
+    return not first or release(first) < release(end)
 
 
 def _service(review: Review, composition: Composition) -> Service | None:

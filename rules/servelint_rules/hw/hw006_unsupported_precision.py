@@ -20,21 +20,12 @@ from servelint.plugin import (
     Rule,
     Severity,
 )
-from servelint.releases import release
 from servelint_rules.qnt.weights import weights_path, written
 from servelint_rules.show import flops
 
 SIXTEEN_BIT = ("bf16", "fp16")
 MEANT_WEIGHT_ONLY = ("mxfp4",)
 """Formats of published checkpoints with 16-bit activations: the fallback is how they are meant to run."""
-
-RUNS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "fp8": ((0, 5, 4), (0, 26, 99)),
-    "fp8-block128": ((0, 5, 4), (0, 26, 99)),
-    "nvfp4": ((0, 9, 1), (0, 26, 99)),
-}
-"""Releases of vLLM with weight-only kernels (Marlin) for weights whose arithmetic a device lacks; where they need more
-of the device the plugin refuses, which is ENG004's finding."""
 
 
 class UnsupportedPrecision(Rule):
@@ -51,8 +42,8 @@ class UnsupportedPrecision(Rule):
 
     Why it is bad
     -------------
-    Engines then dequantize to 16 bit (FP8 on Ampere, NVFP4 on Hopper) or refuse to load: advice where vLLM is known
-    to do the former, and for a checkpoint that is published so, else a warning. Bytes shrink, so
+    Engines then dequantize to 16 bit (FP8 on Ampere, NVFP4 on Hopper) or refuse to load: advice where the engine is
+    known to do the former, and for a checkpoint that is published so, else a warning. Bytes shrink, so
     small-batch decode gains; arithmetic stays at the 16-bit rate, so prefill and large batches gain nothing and
     pay for the dequantization. Where bf16 is missing, engines refuse it or convert to fp16, whose range ends at
     65,504.
@@ -335,18 +326,16 @@ def _sixteen_bit_rate(accelerator: Accelerator) -> tuple[str, float] | None:
     return next(((n, accelerator.dense_flops[n]) for n in SIXTEEN_BIT if n in accelerator.dense_flops), None)
 
 
-def _runs(review: Review, declared: Format) -> bool:
-    """Whether the engine is known to have weight-only kernels for a format; an unstated release is a current one."""
-    first, last = RUNS.get(declared.name, ((99,), (0,)))
-    numbers = release(review.engine_version)
-    return review.engine is not None and review.engine.name == "vllm" and first <= (numbers or last) <= last
-
-
 def _fallback(
     review: Review, accelerator: Accelerator, key: str, declared: Format, *, published: bool = False
 ) -> Finding:
     """The finding for a format, declared or the checkpoint's own, whose arithmetic falls back to 16 bit."""
-    runs = key == "weights" and _runs(review, declared)
+    engine, version = review.engine, review.engine_version
+    runs = (
+        key == "weights"
+        and engine is not None
+        and review.plugins.engine_dequantizes(engine, version, declared, accelerator)
+    )
     path = weights_path(review) if published else _path(review, key)
     rate = _sixteen_bit_rate(accelerator)
     slow = f"the {rate[0]} rate of {flops(rate[1])}" if rate else "the 16-bit rate"
@@ -371,7 +360,7 @@ def _fallback(
         path,
         f"{accelerator.name} ({accelerator.architecture}) has no {declared.compute} path: with {declared.name} {key} "
         f"{bits}, arithmetic stays at {slow}"
-        + ("; vLLM runs them with weight-only kernels" if runs else ", or the engine refuses to load"),
+        + ("; the engine runs them with weight-only kernels" if runs else ", or the engine refuses to load"),
         equation=(
             f"GEMM rate = 16-bit rate ({declared.compute} is not among {', '.join(accelerator.native_formats)}); "
             "only bandwidth-bound steps gain"

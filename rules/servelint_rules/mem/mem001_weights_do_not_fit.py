@@ -47,6 +47,7 @@ class WeightsDoNotFit(Rule):
 
     code = "MEM001"
     name = "weights-do-not-fit"
+    weighs = True
     severity = Severity.ERROR
     questions = ("why did it run out of memory", "does it start")
     failing = (

@@ -48,6 +48,7 @@ class ContextDoesNotFit(Rule):
 
     code = "MEM002"
     name = "context-does-not-fit"
+    weighs = True
     severity = Severity.ERROR
     questions = ("why did it run out of memory", "does it start")
     failing = (

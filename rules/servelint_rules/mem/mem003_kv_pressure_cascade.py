@@ -140,6 +140,7 @@ class KvPressureCascade(Rule):
 
     code = "MEM003"
     name = "kv-pressure-cascade"
+    weighs = True
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("why did throughput collapse", "why is p99 bad", "how many requests run at once")

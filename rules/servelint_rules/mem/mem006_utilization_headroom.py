@@ -71,6 +71,7 @@ class UtilizationHeadroom(Rule):
 
     code = "MEM006"
     name = "utilization-headroom"
+    weighs = True
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("why did it run out of memory", "does it start")

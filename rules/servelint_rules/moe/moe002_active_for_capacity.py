@@ -76,6 +76,7 @@ class ActiveForCapacity(Rule):
 
     code = "MOE002"
     name = "active-for-capacity"
+    weighs = True
     severity = Severity.WARNING
     questions = ("why did it run out of memory", "does it start")
     options = (

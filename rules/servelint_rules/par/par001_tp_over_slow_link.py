@@ -26,7 +26,7 @@ from servelint.plugin import (
 )
 from servelint.service import Service
 from servelint.shapes import StepShape, decode
-from servelint_rules.layouts import FAST, altered, decode_side, heads_divide, parallelism, tensor_path
+from servelint_rules.layouts import altered, decode_side, heads_divide, parallelism, tensor_path, within_fast_links
 from servelint_rules.show import counted, duration, size
 
 BATCH, CONTEXT = 32, 2048
@@ -211,8 +211,7 @@ tensor = 2
             return
         side = decode_side(review.composition)
         config = parallelism(side)
-        hops = side.setup.topology.hops(config.t)
-        if all(hop.tier == FAST for hop in hops):
+        if within_fast_links(side, config.t):
             return
         load = _load(review, side)
         waiting, total = _waiting(side, load.shape)

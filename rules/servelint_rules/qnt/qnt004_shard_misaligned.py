@@ -113,6 +113,7 @@ class ShardMisaligned(Rule):
 
     code = "QNT004"
     name = "shard-misaligned"
+    weighs = True
     severity = Severity.ERROR
     questions = ("does it start",)
     failing = (

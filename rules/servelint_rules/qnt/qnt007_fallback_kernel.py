@@ -17,7 +17,7 @@ MEANT_WEIGHT_ONLY = ("mxfp4",)
 """Formats that published checkpoints come in with 16-bit activations: the fallback is how they are meant to run."""
 
 FLASH = ("FLASH_ATTN", "FLASH_ATTN_VLLM_V1", "FLASH-ATTN", "FLASH_ATTENTION")
-WITH_SINKS = ("9", "10")
+WITH_SINKS = (9, 10)
 """Major compute capabilities on which vLLM's FlashAttention is of a version with attention sinks (3 and 4)."""
 
 FLASH_FILE = "vllm-project/vllm vllm/v1/attention/backends/flash_attn.py"
@@ -188,12 +188,11 @@ def _hardware(review: Review) -> tuple[str, ...]:
 def _sinks(review: Review, composition: Composition) -> Iterator[Finding]:
     accelerator, engine = composition.setup.topology.accelerator, review.engine
     backend = (review.deployment.engine.attention_backend or "").upper()
-    if backend not in FLASH or engine is None or engine.name != "vllm" or accelerator.compute_capability is None:
+    if backend not in FLASH or engine is None or engine.name != "vllm" or not accelerator.capability:
         return
-    major = accelerator.compute_capability.partition(".")[0]
     sinks = any(t.name == "sinks" for block in composition.setup.architecture.blocks for t in block.tensors)
     path = ("engine", "attention_backend")
-    if not sinks or major in WITH_SINKS or any(p == path for p, _, _ in review.refusals):
+    if not sinks or accelerator.capability[0] in WITH_SINKS or any(p == path for p, _, _ in review.refusals):
         return
     yield Finding(
         path,

@@ -108,6 +108,7 @@ class ThroughputPastSlo(Rule):
 
     code = "SLO001"
     name = "throughput-past-slo"
+    weighs = True
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("why is p99 bad", "is this claim possible")

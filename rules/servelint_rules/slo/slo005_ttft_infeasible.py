@@ -47,6 +47,7 @@ class TtftInfeasible(Rule):
 
     code = "SLO005"
     name = "ttft-infeasible"
+    weighs = True
     severity = Severity.ERROR
     questions = ("why is TTFT high", "is this objective possible")
     failing = (

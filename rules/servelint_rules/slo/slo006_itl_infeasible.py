@@ -62,6 +62,7 @@ class ItlInfeasible(Rule):
 
     code = "SLO006"
     name = "itl-infeasible"
+    weighs = True
     severity = Severity.ERROR
     questions = ("why is ITL high", "is this objective possible")
     failing = (

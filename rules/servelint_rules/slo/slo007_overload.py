@@ -66,6 +66,7 @@ class Overload(Rule):
 
     code = "SLO007"
     name = "overload"
+    weighs = True
     severity = Severity.WARNING
     confidence = "medium"
     questions = ("why does the queue grow", "how many replicas are needed")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from servelint.launch.invocation import Invocation, Reading, Word
-from servelint.launch.reading import image_version, starts
+from servelint.launch.reading import starts
 from servelint.manager import Plugins
 from servelint.place import Place
-from servelint.releases import release
+from servelint.releases import image_release, release
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines import sglang
@@ -236,8 +236,8 @@ def test_what_starts_it(plugins: Plugins, command: str, image: str | None, argum
 
 
 def test_the_image_tag_is_the_release() -> None:
-    assert image_version(sglang.ENGINE, "docker.io/lmsysorg/sglang:v0.5.9-cu129-amd64") == "0.5.9"
-    assert image_version(sglang.ENGINE, "nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.0.0") is None
+    assert image_release("docker.io/lmsysorg/sglang:v0.5.9-cu129-amd64", sglang.ENGINE.release_images) == "0.5.9"
+    assert image_release("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.0.0", sglang.ENGINE.release_images) is None
 
 
 @pytest.mark.parametrize(

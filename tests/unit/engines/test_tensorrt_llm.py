@@ -10,9 +10,10 @@ import pytest
 
 from servelint.launch.invocation import Invocation, Reading, Word
 from servelint.launch.manifest import ManifestFile
-from servelint.launch.reading import image_version, starts
+from servelint.launch.reading import starts
 from servelint.manager import Plugins
 from servelint.place import Place
+from servelint.releases import image_release
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines import tensorrt_llm
@@ -195,7 +196,7 @@ def test_what_starts_it(plugins: Plugins, command: str) -> None:
 
 
 def test_the_image_tag_is_the_release() -> None:
-    assert image_version(tensorrt_llm.ENGINE, "nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc6") == "1.2.0"
+    assert image_release("nvcr.io/nvidia/tensorrt-llm/release:1.2.0rc6", tensorrt_llm.ENGINE.release_images) == "1.2.0"
 
 
 def test_old_builds_hold_a_prompt_for_every_sequence(plugins: Plugins) -> None:
@@ -211,3 +212,27 @@ def test_old_builds_hold_a_prompt_for_every_sequence(plugins: Plugins) -> None:
     assert tokens("") == tokens('version = "1.0.0"\n') == tokens('version = "0.11.0"\n') == 8192
     assert tokens('version = "0.5.0"\n') == 8 * 2048
     assert tokens('version = "0.5.0"\n', "[policy.batching]\nmax_sequences = 64\n") == 64 * 2048
+
+
+@pytest.mark.parametrize(
+    ("stated", "page", "says"),
+    [
+        ("0.10.0", 64, "TensorRT-LLM default"),
+        ("0.11.0", 64, "not found"),
+        ("0.19.0", 64, "not found"),
+        ("0.20.0", 32, "TensorRT-LLM default"),
+        (None, 32, f"{tensorrt_llm.ENGINE.assumed} assumed"),
+    ],
+)
+def test_the_default_page_says_where_its_release_was_not_found(
+    stated: str | None, page: int, says: str, plugins: Plugins
+) -> None:
+    version = f'version = "{stated}"\n' if stated else ""
+    text = (
+        'servelint = 1\n[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n[model]\nid = "meta-llama/Llama-3.1-8B"\n'
+        f'[engine]\nname = "tensorrt-llm"\n{version}'
+    )
+    review = Review(parse("spec.toml", text, plugins.policies), plugins, Path())
+    found = review.assumption("policy", "kv_cache", "page_size")
+    assert found is not None
+    assert (found.value, says in found.reason, "not found" in found.reason) == (page, True, says == "not found")

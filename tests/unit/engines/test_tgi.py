@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from servelint.launch.invocation import Invocation, Reading, Word
-from servelint.launch.reading import image_version, starts
+from servelint.launch.reading import starts
 from servelint.manager import Plugins
 from servelint.place import Place
+from servelint.releases import image_release
 from servelint.review import Review
 from servelint.spec.document import parse
 from servelint_plugins.engines import tgi
@@ -238,4 +239,4 @@ def test_what_starts_it(plugins: Plugins) -> None:
     assert starts(Invocation("x", "t", HERE, image=image), engines)[0] is tgi.ENGINE
     line = tuple(Word(part, HERE) for part in ["text-generation-launcher", "--port", "80"])
     assert starts(Invocation("x", "t", HERE, commands=(line,)), engines) == (tgi.ENGINE, line[1:])
-    assert image_version(tgi.ENGINE, image.text) == "3.3.6"
+    assert image_release(image.text, tgi.ENGINE.release_images) == "3.3.6"

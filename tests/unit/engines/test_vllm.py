@@ -12,14 +12,14 @@ import pytest
 
 from servelint.launch.flags import gone
 from servelint.launch.invocation import Invocation, Reading, Word
-from servelint.launch.reading import image_version, starts
 from servelint.launch.reading import read as launched
+from servelint.launch.reading import starts
 from servelint.manager import Plugins
 from servelint.place import Place
-from servelint.releases import release
+from servelint.releases import image_release, release
 from servelint.review import Review
 from servelint.spec.document import parse
-from servelint_plugins.engines import vllm
+from servelint_plugins.engines import vllm, vllm_limits
 from servelint_plugins.engines.vllm_flags import CHECKED, CHECKED_RELEASES, table
 
 FACTS = [
@@ -353,9 +353,9 @@ def test_how_it_is_started(plugins: Plugins, command: str, image: str | None, ar
 
 
 def test_only_its_own_images_name_a_release() -> None:
-    assert image_version(vllm.ENGINE, "vllm/vllm-openai:v0.10.1.1") == "0.10.1.1"
-    assert image_version(vllm.ENGINE, "rocm/vllm:rocm6.4_mi300") is None
-    assert image_version(vllm.ENGINE, "lmcache/vllm-openai:2025-05-01") is None
+    assert image_release("vllm/vllm-openai:v0.10.1.1", vllm.ENGINE.release_images) == "0.10.1.1"
+    assert image_release("rocm/vllm:rocm6.4_mi300", vllm.ENGINE.release_images) is None
+    assert image_release("lmcache/vllm-openai:2025-05-01", vllm.ENGINE.release_images) is None
 
 
 @pytest.mark.parametrize(
@@ -643,3 +643,42 @@ def test_the_files_that_defaults_come_from(plugins: Plugins, version: str, files
 def test_the_newest_release_that_was_read() -> None:
     assert release(CHECKED)[:2] <= vllm.CHECKED_VERSION
     assert release(CHECKED_RELEASES[-1]) == release(CHECKED)
+
+
+@pytest.mark.parametrize(
+    ("stated", "device", "weights", "expected"),
+    [
+        ("0.11.0", "nvidia/a100-sxm4-80gb", "fp8", True),
+        ("0.11.0", "nvidia/a100-sxm4-80gb", "fp8-block128", True),
+        ("0.5.3", "nvidia/a100-sxm4-80gb", "fp8", False),
+        ("0.27.0", "nvidia/a100-sxm4-80gb", "fp8", False),
+        ("0.9.0", "nvidia/a100-sxm4-80gb", "nvfp4", False),
+        ("0.9.1", "nvidia/a100-sxm4-80gb", "nvfp4", True),
+        ("0.14.0", "nvidia/t4", "fp8", True),
+        # The release that stands where none is stated asks for 8.0.
+        (None, "nvidia/t4", "fp8", False),
+        (None, "nvidia/a100-sxm4-80gb", "fp8", True),
+        ("0.11.0", "amd/mi250x-oam-128gb", "fp8", False),
+    ],
+)
+def test_what_is_dequantized_where_the_arithmetic_is_missing(
+    stated: str | None, device: str, weights: str, expected: bool, plugins: Plugins
+) -> None:
+    engine, format_ = plugins.engines["vllm"], plugins.format(weights)
+    assert plugins.engine_dequantizes(engine, stated, format_, plugins.accelerators.get(device)) is expected
+
+
+@pytest.mark.parametrize(
+    ("model_type", "first"), [("qwen3", "0.8.4"), ("qwen3_next", "0.10.0"), ("llama", ""), ("", "")]
+)
+def test_the_first_release_of_a_model(model_type: str, first: str, plugins: Plugins) -> None:
+    assert plugins.engine_first_release(plugins.engines["vllm"], model_type) == first
+
+
+def test_a_flag_of_old_releases_names_the_assumed_one() -> None:
+    (trouble,) = read("--num-scheduler-steps 8", None).troubles
+    assert f": {vllm.ENGINE.assumed}, which is assumed, refuses to start" in trouble.message
+
+
+def test_no_model_has_two_first_releases() -> None:
+    assert not vllm_limits.LOADS_FROM.keys() & vllm_limits.RECIPE_FROM.keys()
