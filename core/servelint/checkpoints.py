@@ -16,6 +16,9 @@ from servelint.formats import Format
 CONTAINER = "gguf"
 """Files that hold weights in formats of their own: a repository of them says that, each file says the format."""
 
+BY_NAME = "by the checkpoint's name"
+"""How a setting says that a name has it."""
+
 MOST_CHARACTERS = 200
 MOST_CUTS = 8
 """Separators, from the end of a name, before which a model's name may end."""

@@ -486,9 +486,16 @@ class Review:
 
     @property
     def guesses_weights(self) -> bool:
-        """Whether the launch arguments leave the format of the weights open, and their engine's reader filled it in."""
+        """Whether the launch arguments leave the format of the weights open, and their engine's reader filled it in.
+
+        What a checkpoint's name says is no guess: whoever published it said so.
+        """
         setting = self.document.settings.get(("policy", "quantization", "weights"))
-        return setting is not None and setting.assumed
+        if setting is None or not setting.assumed:
+            return False
+        from servelint.checkpoints import BY_NAME
+
+        return setting.note != BY_NAME
 
     def assumption(self, *path: str | int) -> Assumption | None:
         """What stands for a key that the spec does not set."""

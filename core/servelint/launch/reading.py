@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attrs import evolve
 
 from servelint import contract
-from servelint.checkpoints import contained
+from servelint.checkpoints import BY_NAME, contained
 from servelint.errors import CatalogueError, PluginError
 from servelint.launch.invocation import Invocation, Reading, Setting, Trouble, Word, count_of
 from servelint.launch.manifest import ManifestError, ManifestFile, resolved
@@ -218,7 +218,7 @@ def _keep_checkpoint(settings: dict[KeyPath, Setting], plugins: Plugins, model: 
     named = plugins.checkpoint(loaded) if loaded else None
     if of is not None and named is not None and named.format is not None and id_ != loaded:
         if plugins.models.resolve(id_) == named.base:
-            said = of._replace(path=_FORMATS[0], value=named.format, note="by the checkpoint's name", assumed=True)
+            said = of._replace(path=_FORMATS[0], value=named.format, note=BY_NAME, assumed=True)
             settings[_FORMATS[0]] = said
             settings.pop(_FORMATS[1], None)
         return

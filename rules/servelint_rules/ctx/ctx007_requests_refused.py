@@ -86,7 +86,6 @@ class RequestsRefused(Rule):
 
     code = "CTX007"
     name = "requests-refused"
-    weighs = True
     severity = Severity.ERROR
     questions = ("how long may a request be", "why is a request refused")
     options = (Option("share", 0.01, "share of prompts that is an error; share of cut outputs to speak of", 0.0, 1.0),)
