@@ -401,7 +401,13 @@ def _help(accelerator: Accelerator, key: str, wide: tuple[str, float] | None, *,
 
 def _without_bf16(review: Review, accelerator: Accelerator, path: KeyPath, stored: str, severity: Severity) -> Finding:
     """The finding for bf16 on a part that has fp16 only."""
-    meant = "the checkpoint is stored in" if path[0] == "model" else "the spec asks for"
+    own = _checkpoint(review) if path[0] == "model" else None
+    narrow = own is not None and own.bits < 16
+    meant = (
+        "the spec asks for" if path[0] != "model" else f"the checkpoint {'computes in' if narrow else 'is stored in'}"
+    )
+    # Weights in fp16 would be another checkpoint where these are quantized.
+    said = "--dtype half" if narrow else 'policy.quantization.weights = "fp16", --dtype half'
     return Finding(
         path,
         f"{meant} {stored} and {accelerator.name} (compute capability {accelerator.compute_capability}) multiplies "
@@ -416,7 +422,7 @@ def _without_bf16(review: Review, accelerator: Accelerator, path: KeyPath, store
                 accelerator.source("native", "formats"),
             ),
         ),
-        help='say fp16 (policy.quantization.weights = "fp16", --dtype half), and check outputs for overflow',
+        help=f"say fp16 ({said}), and check outputs for overflow",
         related=(Related(("hardware", "accelerator"), f"{accelerator.architecture}: fp16, no bf16"),),
         severity=severity,
         confidence="high",
