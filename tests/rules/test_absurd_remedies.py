@@ -126,7 +126,8 @@ def test_no_admission_of_none_is_proposed(plugins: Plugins) -> None:
 @pytest.mark.parametrize(("name", "said"), [("-AWQ", "(--dtype half)"), ("", 'weights = "fp16", --dtype half)')])
 def test_a_quantized_checkpoint_is_not_told_to_be_stored_in_16_bit(name: str, said: str, plugins: Plugins) -> None:
     model = "Qwen/Qwen3-8B-AWQ" if name else "Qwen/Qwen3-0.6B"
-    spec = f'servelint = 1\nhardware = {{ accelerator = "nvidia/t4" }}\nmodel = {{ id = "{model}", max_model_len = 4096 }}\n'
+    spec = 'servelint = 1\nhardware = { accelerator = "nvidia/t4" }\n'
+    spec += f'model = {{ id = "{model}", max_model_len = 4096 }}\n'
     found = findings(spec, plugins)["HW006"]
     assert said in found.help
     assert ("computes in bf16" in found.message) is bool(name)
