@@ -92,6 +92,11 @@ def excess(mix: Mix, longest: Limit) -> Excess:
     return Excess(prompts, max(1 - total.share_within(longest.tokens) - prompts, 0.0))
 
 
+def refused_by(review: Review, tokens: int) -> float:
+    """The share of the declared prompts, growth aside, that a length of so many tokens would refuse."""
+    return 0.0 if review.mix is None else excess(review.mix, Limit(tokens, tokens - 1)).prompts
+
+
 def truncates(review: Review) -> bool:
     """Whether the engine cuts prompts that are too long, or may: it is not certain then that they are refused."""
     return bool(review.deployment.engine.truncates)

@@ -131,3 +131,14 @@ def test_a_quantized_checkpoint_is_not_told_to_be_stored_in_16_bit(name: str, sa
     found = findings(spec, plugins)["HW006"]
     assert said in found.help
     assert ("computes in bf16" in found.message) is bool(name)
+
+
+@pytest.mark.parametrize(("prompt", "fixed"), [(39500, False), (30000, True)])
+def test_a_length_that_refuses_the_prompts_is_no_fix(prompt: int, fixed: bool, plugins: Plugins) -> None:
+    spec = (
+        'servelint = 1\n[hardware]\naccelerator = "nvidia/rtx-3090"\n[model]\nid = "Qwen/Qwen3-8B"\n'
+        f"max_model_len = 40960\n[workload]\nprompt_tokens = {prompt}\noutput_tokens = 500\nrate = 0.01\n"
+    )
+    found = findings(spec, plugins)["MEM002"]
+    assert (found.fix is not None) is fixed
+    assert ("and refuses 100% of the prompts" in found.help) is not fixed

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, MemoryLedger, Related, Review, Rule, Severity
+from servelint.served import SEEN, percent, refused_by
 from servelint_rules.mem.outside import refused, unplaced
 from servelint_rules.show import size
 from servelint_rules.variants import narrower_cache, sides
@@ -252,7 +253,11 @@ id = "meta-llama/Llama-3.1-70B"
             ),
             help=_help(review, fits, length),
             related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
-            fix=Fix(f"set max_model_len to {fits}", (Edit(path, str(fits)),)) if declared and fits else None,
+            fix=(
+                Fix(f"set max_model_len to {fits}", (Edit(path, str(fits)),))
+                if declared and fits and refused_by(review, fits) <= SEEN
+                else None
+            ),
             severity=severity,
             confidence="high" if severity is Severity.ERROR else "medium",
         )
@@ -271,7 +276,9 @@ def _room(memory: MemoryLedger, stage: int) -> str:
 def _help(review: Review, fits: int, length: int) -> str:
     narrow = narrower_cache(review)
     wider = 0 if narrow is None else min(longest(side.memory, length) for _, side in sides(narrow))
-    parts = [f"set model.max_model_len = {fits}, the most that fits"] if fits else []
+    share = refused_by(review, fits) if fits else 0.0
+    cost = f", and refuses {percent(share)} of the prompts" if share > SEEN else ""
+    parts = [f"set model.max_model_len = {fits}, the most that fits{cost}"] if fits else []
     if wider > fits:
         length_too = "" if wider == length else f"model.max_model_len = {wider} and "
         parts.append(f'set {length_too}policy.quantization.kv_cache = "fp8", which fits {wider:,} tokens')
