@@ -142,3 +142,30 @@ def test_a_length_that_refuses_the_prompts_is_no_fix(prompt: int, fixed: bool, p
     found = findings(spec, plugins)["MEM002"]
     assert (found.fix is not None) is fixed
     assert ("and refuses 100% of the prompts" in found.help) is not fixed
+
+
+FEW = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/t4"
+[model]
+id = "Qwen/Qwen3-8B"
+max_model_len = 16384
+[engine]
+name = "sglang"
+version = "0.4.6"
+[policy.batching]
+max_sequences = 4
+[policy.quantization]
+weights = "fp8"
+[workload]
+prompt_tokens = 103
+output_tokens = {{ mean = 1180, std = 3540 }}
+{load}
+"""
+
+
+@pytest.mark.parametrize(("load", "fixed"), [('rate = "0.0626 req/s"', False), ("concurrency = 4", True)])
+def test_an_admission_that_no_longer_carries_the_load_is_no_fix(load: str, fixed: bool, plugins: Plugins) -> None:
+    found = findings(FEW.format(load=load), plugins)["MEM003"]
+    assert (found.fix is not None) is fixed

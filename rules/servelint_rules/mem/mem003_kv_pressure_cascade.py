@@ -418,7 +418,9 @@ concurrency = 4
             help=_help(review, load, held, safe, ranks, service.decode_replicas, high, mix.mean_context),
             related=_related(review, path, load),
             severity=severity,
-            fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),)) if declared and safe else None,
+            fix=Fix(f"admit {counted(safe, 'sequence')}", (Edit(path, str(safe)),))
+            if declared and safe and _carried(review, safe)
+            else None,
         )
 
 
@@ -511,6 +513,15 @@ def _load(review: Review, service: Service) -> Load | None:
     if review.declared(*SLOTS):
         return Load(_admitted(service), 0.0, SLOTS, "full admission, should a load ever fill it, keeps", Severity.INFO)
     return None
+
+
+def _carried(review: Review, admitted: int) -> bool:
+    """Whether the declared rate is carried with so few admitted: else SLO007 would speak next."""
+    mix, rate = review.mix, review.rate()
+    if mix is None or rate is None:
+        return True
+    other = review.variant(batching=evolve(review.policy("batching"), max_sequences=admitted))
+    return other is not None and Service(other, mix).at_rate(rate) is not None
 
 
 def _admitted(service: Service) -> float:
