@@ -81,8 +81,10 @@ def with_policies(composition: Composition, **policies: Any) -> Composition:
 def relaid(composition: Composition, config: Any, devices: int, devices_per_node: int | None = None) -> Composition:
     """The same replica on so many devices with another resolved ``[policy.parallelism]``; it need not compose.
 
-    Without ``devices_per_node`` nodes stay as large as they are.
+    Without ``devices_per_node`` nodes stay as large as they are. Fewer devices may be declared than the degrees
+    take, and a part of them is one at least.
     """
+    devices = max(devices, 1)
     setup = with_policies(composition, parallelism=config).setup
     each = devices_per_node or setup.topology.devices_per_node
     return Composition(evolve(setup, topology=evolve(setup.topology, devices=devices, devices_per_node=each)))

@@ -169,3 +169,29 @@ output_tokens = {{ mean = 1180, std = 3540 }}
 def test_an_admission_that_no_longer_carries_the_load_is_no_fix(load: str, fixed: bool, plugins: Plugins) -> None:
     found = findings(FEW.format(load=load), plugins)["MEM003"]
     assert (found.fix is not None) is fixed
+
+
+def test_parts_of_fewer_devices_than_the_degrees_take(plugins: Plugins) -> None:
+    spec = """\
+servelint = 1
+[hardware]
+accelerator = "nvidia/h200-sxm5-141gb"
+devices = 2
+devices_per_node = 8
+network = { bandwidth = "100 Gbit/s", per = "node" }
+[model]
+id = "deepseek-ai/DeepSeek-V3"
+max_model_len = 16384
+[policy.parallelism]
+tensor = 8
+attention_data = 8
+data = 2
+expert = 16
+[policy.batching]
+max_sequences = 64
+[workload]
+prompt_tokens = 1500
+output_tokens = 500
+concurrency = 256
+"""
+    assert "PAR006" in findings(spec, plugins)

@@ -243,8 +243,11 @@ class _Inside(ManifestFile):
         super().__init__(outer.name, at.text, outer.file, outer.siblings)
         self._at = at.place
         self._outer = outer
-        # Only a literal block has its lines as they stand in the file.
-        self._literal = outer.line(self._at.line)[self._at.column - 1 :].startswith("|")
+        # Only a literal block has its lines as they stand in the file, and there only those that end as the file's do:
+        # YAML has more kinds of line ends.
+        lines = at.text.rstrip("\n").count("\n") + 1
+        literal = outer.line(self._at.line)[self._at.column - 1 :].startswith("|")
+        self._literal = literal and lines <= self._at.end_line - self._at.line
         first = next((i for i, line in enumerate(at.text.split("\n")) if line.strip()), 0)
         outer_line = outer.line(self._at.line + first + 1)
         inner_line = at.text.split("\n")[first]

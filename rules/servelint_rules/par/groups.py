@@ -55,8 +55,7 @@ def narrower(composition: Composition) -> Iterator[tuple[int, Composition]]:
     for t in range(config.t - 1, 0, -1):
         if config.t % t or not heads_divide(composition, t):
             continue
-        # Fewer devices may be declared than the degrees take.
-        other = relaid(composition, evolve(config, tensor=t), max(devices * t // config.t, 1))
+        other = relaid(composition, evolve(config, tensor=t), devices * t // config.t)
         try:
             if not fits(other):
                 # Fewer devices hold no more.

@@ -177,3 +177,18 @@ def test_engines_beyond_what_is_judged_are_no_silence(
     assert main(["check", "compose.yaml", "--concise"]) == status
     said = capsys.readouterr()
     assert ("more than 200 engines" in said.out + said.err) is (status == 2)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\x85", "\u2028", "\r"])
+def test_places_inside_a_text_whose_lines_end_otherwise(ending: str, plugins: Plugins) -> None:
+    text = (
+        "kind: ConfigMap\nmetadata: {name: c}\ndata:\n  inference_config.yaml: |\n    vllm:\n"
+        "      max-model-len: 8192\n      gpu-memory-utilization: 0.9\n"
+        "---\nkind: Workspace\nmetadata: {name: w}\nresource: {instanceType: Standard_ND96isr_H100_v5, count: 2}\n"
+        "inference: {config: c, preset: {name: llama-3.3-70b-instruct}}\n"
+    ).replace("\n", ending)
+    for invocation in invocations(ManifestFile("kaito.yaml", text, "kaito.yaml"), plugins):
+        launched = read(invocation, plugins)
+        places = [s.place for s in launched.settings.values()] + [t.place for t in launched.troubles]
+        assert places
+        assert all(1 <= place.line <= place.end_line <= text.count("\n") + 1 for place in places)
