@@ -86,10 +86,9 @@ def limit(review: Review) -> Limit | None:
 
 
 def excess(mix: Mix, longest: Limit) -> Excess:
-    """What of a mix is too long; prompt and output are independent but in a trace."""
-    total = mix.total or mix.prompt.plus(mix.output)
+    """What of a mix is too long."""
     prompts = 1 - mix.prompt.share_within(longest.prompt)
-    return Excess(prompts, max(1 - total.share_within(longest.tokens) - prompts, 0.0))
+    return Excess(prompts, max(1 - mix.whole.share_within(longest.tokens) - prompts, 0.0))
 
 
 def refused_by(review: Review, tokens: int) -> float:

@@ -56,9 +56,14 @@ class Mix(NamedTuple):
         """
         return self.prompt.mean + self.output.second_moment / (2 * self.output.mean)
 
+    @property
+    def whole(self) -> Lengths:
+        """Lengths of prompt and output together, which are independent but in a trace."""
+        return self.total or self.prompt.plus(self.output)
+
     def context(self, p: float) -> float:
         """The final context (prompt and output) that a share ``p`` of requests does not exceed."""
-        return (self.total or self.prompt.plus(self.output)).quantile(p)
+        return self.whole.quantile(p)
 
     def at_context(self, context: float) -> Mix:
         """The same requests with every prompt as long as makes the context ``context`` at the end."""

@@ -218,7 +218,7 @@ rate = "0.1 req/s"
         longest = limit(review)
         if longest is None:
             return
-        if not _divided(review, longest, _wanted(mix, self.option("share"))):
+        if not _divided(review, longest, mix, self.option("share")):
             yield from self._finding(review, composition, ("workload",), mix, longest)
         for i, scenario in review.growth:
             table: KeyPath = ("workload", "growth", i)
@@ -235,9 +235,6 @@ rate = "0.1 req/s"
         scenario: str = "",
     ) -> Iterator[Finding]:
         share, found = self.option("share"), excess(mix, longest)
-        total = mix.total or mix.prompt.plus(mix.output)
-        p99 = math.ceil(total.quantile(0.99))
-        short, whole = mix.prompt.share_within(longest.prompt), total.share_within(longest.tokens)
         if found.prompts > SEEN:
             certain = found.prompts > share - SEEN and not truncates(review)
             what = too_long(review, longest, found)
@@ -252,6 +249,8 @@ rate = "0.1 req/s"
             )
         else:
             return
+        p99 = math.ceil(mix.context(0.99))
+        short, whole = mix.prompt.share_within(longest.prompt), mix.whole.share_within(longest.tokens)
         # A limit of prompts alone is what prompts exceed, where it leaves more room than one token.
         apart = found.prompts > SEEN and longest.prompt < longest.tokens - 1
         where = PROMPT if apart else LENGTH if review.declared(*LENGTH) else ("model", "id")
@@ -259,7 +258,7 @@ rate = "0.1 req/s"
         most = longest.prompt if apart else longest.tokens
         own, lengths = where != ("model", "id"), _lengths(review, table)
         path = where if own and not scenario else lengths
-        help_, edits = _help(review, composition, longest, mix, share)
+        help_, edits = _help(review, composition, longest, mix, _wanted(mix, share), p99)
         yield Finding(
             path,
             f"{scenario}{what}",
@@ -287,14 +286,13 @@ rate = "0.1 req/s"
 
 def _wanted(mix: Mix, share: float) -> int:
     """Tokens that take every prompt, with a token to answer it, and all but a share of whole requests."""
-    total = mix.total or mix.prompt.plus(mix.output)
-    return math.ceil(max(mix.prompt.quantile(1.0) + 1, total.quantile(1 - share)))
+    return math.ceil(max(mix.prompt.quantile(1.0) + 1, mix.context(1 - share)))
 
 
-def _divided(review: Review, longest: Limit, wanted: int) -> bool:
+def _divided(review: Review, longest: Limit, mix: Mix, share: float) -> bool:
     """Whether ENG005 says it: the engine divides a context over slots, which are too short for the p99."""
     made = review.document.settings.get(LENGTH)
-    return made is not None and made.slots > 1 and wanted > longest.tokens
+    return made is not None and made.slots > 1 and _wanted(mix, share) > longest.tokens
 
 
 def _lengths(review: Review, table: KeyPath) -> KeyPath:
@@ -307,11 +305,11 @@ def _said(edits: tuple[Edit, ...]) -> str:
 
 
 def _help(
-    review: Review, composition: Composition, longest: Limit, mix: Mix, share: float
+    review: Review, composition: Composition, longest: Limit, mix: Mix, wanted: int, p99: int
 ) -> tuple[str, tuple[Edit, ...]]:
     """What serves the requests of a mix, or why nothing here does; with the edits that do it alone."""
     shorter = "or refuse longer requests in front of the engine and declare the lengths that are served"
-    has, wanted = positions(composition.setup.architecture), _wanted(mix, share)
+    has = positions(composition.setup.architecture)
     if wanted > max(has, longest.tokens) and not rescaled(review):
         model = composition.setup.architecture.id
         return f"{model} has {tokens(has)} positions and {tokens(wanted)} are asked for: another model, {shorter}", ()
@@ -323,7 +321,6 @@ def _help(
         needed[CAP] = wanted
     # One flag may set both what a request may have and what the cache holds.
     said = " and ".join(dict.fromkeys(written(review, path, number) for path, number in needed.items()))
-    p99 = math.ceil((mix.total or mix.prompt.plus(mix.output)).quantile(0.99))
     longer = _with_length(composition, wanted)
     if longer is not None and fits(longer):
         rest = f"; {tokens(p99)} take 99% of whole requests" if p99 < wanted else " and 99% of whole requests"
