@@ -40,7 +40,9 @@ class Scheduler(Value):
     """How steps are filled.
 
     ``max_sequences`` run at once per replica, a step has at most ``max_batched_tokens`` new tokens, and a
-    prompt is cut into chunks of ``chunk_tokens`` (None: a prompt is prefilled whole, and decode waits).
+    prompt is cut into chunks of ``chunk_tokens`` (None: a prompt is prefilled whole, and decode waits). Where steps
+    are not ``mixed``, prompts go first, in steps of their own, and every sequence waits until all are through, or
+    decodes ``decodes_between`` two of them.
     ``verify_tokens`` are new tokens a sequence and step (k+1 when verifying drafts), of which
     ``tokens_per_step`` are kept in expectation. ``skipped_share`` of the tokens need no step (jump-forward).
     ``first_token_s`` is host time on the TTFT path (grammar compile), ``first_token_share`` of requests pay
@@ -53,6 +55,8 @@ class Scheduler(Value):
     max_batched_tokens: int | None = None
     chunk_tokens: int | None = None
     chunked: bool = True
+    mixed: bool = True
+    decodes_between: int = 0
     verify_tokens: int = 1
     tokens_per_step: float = 1.0
     skipped_share: float = 0.0
@@ -63,6 +67,11 @@ class Scheduler(Value):
     ranks: int = 1
     lockstep: bool = False
     disaggregation: Disaggregation | None = None
+
+    @property
+    def prompts_first(self) -> bool:
+        """Whether every sequence waits until all prompts that have arrived are through."""
+        return not (self.mixed or self.decodes_between)
 
     @property
     def yield_per_step(self) -> float:

@@ -182,7 +182,8 @@ class Point:
         # Requests that finish, and so start, in the time of a step.
         self.requests_per_step = batch * self._yield / service.decoded_per_request
         self._prompts_per_rank = self.requests_per_step / service.scheduler.ranks
-        self.chunk = service.chunk(batch)
+        # Tokens of a prompt after which the others decode again: none where prompts go first.
+        self.chunk = 0.0 if service.prompts_first else service.chunk(batch)
 
     def shape(
         self,
@@ -219,15 +220,37 @@ class Point:
         prompts: float = 1.0,
         decoding: float | None = None,
     ) -> float:
-        """Seconds of a step that also prefills ``tokens`` tokens on every rank, of ``prompts`` equal prompts."""
+        """Seconds of a step that also prefills ``tokens`` tokens on every rank, of ``prompts`` equal prompts.
+
+        Where steps are not mixed, of those that prefill them and of the step that decodes after them.
+        """
         if self.service.separate:
             return self.plain_s
+        if not self.service.mixed:
+            return self.prompts_s(tokens, context, prompts) + (self.plain_s if decoding is None else 0.0)
         ranks, pieces = self.service.scheduler.ranks, max(1.0, prompts)
         if ranks == 1 or pieces == 1:
             return self.service.seconds(self.shape(tokens / pieces, context, outputs, pieces, decoding))
         alone = self.service.seconds(self.shape(tokens, context, outputs, 1.0, decoding))
         every = self._every_rank_s(tokens, context, outputs, pieces, decoding)
         return alone + (self._together - 1) / (ranks - 1) * (every - alone)
+
+    def prompts_s(self, tokens: float, context: float, prompts: float = 1.0) -> float:
+        """Seconds of steps of prompts alone: ``tokens`` new ones on every rank that prefills, of equal prompts."""
+        each, most, room = tokens / prompts, self.service.prompt_step or math.inf, self.service.prompt_room
+        if each > most:
+            whole = math.ceil(each / most * (1 - 1e-12)) - 1
+            middle = context + (whole - 1) / 2 * most
+            seconds = whole * self.alone_s(most, middle, 0.0)
+            return prompts * (seconds + self.alone_s(each - whole * most, context + whole * most, 1.0))
+        if tokens <= room or each <= 0:
+            return self.alone_s(tokens, context, 1.0, prompts)
+        packed = max(room / each, 1.0)
+        return prompts / packed * self.alone_s(packed * each, context, 1.0, packed)
+
+    def alone_s(self, tokens: float, context: float, outputs: float = 1.0, prompts: float = 1.0) -> float:
+        """Seconds of one step of prompts alone, whatever a step may take."""
+        return self.service.seconds(self.shape(tokens / prompts, context, outputs, prompts, 0.0))
 
     def _every_rank_s(
         self, tokens: float, context: float, outputs: float, pieces: float, decoding: float | None = None
@@ -280,7 +303,7 @@ class Point:
         return pieces
 
     def _exact_pieces(self, tokens: float) -> Iterator[_Piece]:
-        whole, last = self._cut(tokens)
+        whole, last = self._cut(tokens, self.chunk)
         past = tokens - whole * self.chunk - last
         if whole:
             pasts = past, past + (whole - 1) * self.chunk
@@ -306,11 +329,11 @@ class Point:
             rest_past / rest if rest else 0.0,
         )
 
-    def _cut(self, tokens: float) -> tuple[int, float]:
+    def _cut(self, tokens: float, chunk: float) -> tuple[int, float]:
         """Full chunks of a prompt that are followed by another piece, and the tokens of the last piece."""
         new = self.service.mix.computed(tokens)
-        whole = max(math.ceil(new / self.chunk * (1 - 1e-12)) - 1, 0) if self.chunk else 0
-        return whole, new - whole * self.chunk
+        whole = max(math.ceil(new / chunk * (1 - 1e-12)) - 1, 0) if chunk else 0
+        return whole, new - whole * chunk
 
     @cached_property
     def _shares(self) -> tuple[float, float, float]:
@@ -328,17 +351,33 @@ class Point:
         """The same for the steps of one rank."""
         if self.service.separate:
             return 0.0, 0.0, 1.0
-        full = min(1.0, self._prompts_per_rank * self._prompts.full)
+        most = 1.0 / self.service.decodes_between
+        full = min(most, self._prompts_per_rank * self._prompts.full)
         pieces = self._prompts_per_rank * self._prompts.rest
-        rest = min(1.0 - full, pieces)
+        rest = min(most - full, pieces * self._decoding_share)
         return full, rest, pieces / rest if rest > 0 else 1.0
+
+    @cached_property
+    def _decoding_share(self) -> float:
+        """Share of requests that arrive while others decode.
+
+        Where prompts go first, what arrives during prompts is let in before the next decoding step, which so waits for
+        several; in a closed loop requests follow one that has finished, and none does meanwhile.
+        """
+        if not self.service.prompts_first or not self.service.open_loop:
+            return 1.0
+        mix = self.service.mix
+        prompts = self._prompts_per_rank * self.prompts_s(mix.new_prompt, mix.prompt.mean - mix.new_prompt)
+        return self.plain_s / (self.plain_s + prompts) if prompts > 0 else 1.0
 
     @cached_property
     def _together(self) -> float:
         """Ranks that prefill in a step with prefill: all of them, or as many as meet by chance in lockstep."""
         ranks = self.service.scheduler.ranks
-        own = sum(self._rank_shares[:2])
-        if not self.service.scheduler.lockstep or own <= 0:
+        if not self.service.scheduler.lockstep:
+            return float(ranks)
+        own = min(1.0, self._prompts_per_rank) if self.service.prompts_first else sum(self._rank_shares[:2])
+        if own <= 0:
             return float(ranks)
         return max(1.0, ranks * own / _any_of(own, ranks))
 
@@ -357,7 +396,10 @@ class Point:
         """
         if self.service.separate:
             return self.prefill_utilization >= 1.0
-        room = self.chunk or self.service.room(self.batch)
+        if self.service.prompts_first:
+            # Prompts take the time that they need from decoding, and more sequences decode.
+            return False
+        room = (self.chunk or self.service.room(self.batch)) / self.service.decodes_between
         return self._prompts_per_rank * self.service.mix.new_prompt > room * (1 + 1e-9)
 
     @cached_property
@@ -487,19 +529,26 @@ class Point:
         if pools is not None:
             seconds = self.service.pool_prefill_s(tokens)
             return seconds + self.service.transfer_s(tokens, seconds, pools)
-        whole, last = self._cut(tokens)
-        new = whole * self.chunk + last
+        # Where prompts go first, pieces follow each other at once.
+        piece = self.service.prompt_step if self.service.prompts_first else self.chunk
+        whole, last = self._cut(tokens, piece)
+        new = whole * piece + last
         seconds = 0.0
         if whole:
             # Steps grow with the context that each chunk attends to, so the middle one is the mean.
-            middle = tokens - new + (whole - 1) / 2 * self.chunk
-            seconds += whole * self.mixed_s(self.chunk, middle, 0.0, 1.0, self.batch)
+            middle = tokens - new + (whole - 1) / 2 * piece
+            seconds += whole * (self.mixed_s(piece, middle, 0.0, 1.0, self.batch) + self._between_s)
         return seconds + self._last_s(tokens, last)
+
+    @property
+    def _between_s(self) -> float:
+        """Seconds that others decode between two steps of prompts alone."""
+        return self.service.scheduler.decodes_between * self.plain_s
 
     def _last_s(self, tokens: float, last: float) -> float:
         """Seconds of the step that ends a prompt of that many tokens, in the company of what else arrives."""
         prompts, new = self._prompts, self.service.mix.new_prompt
-        company = max(min(self._prompts_per_rank * new, (self.chunk or math.inf) - last), 0.0)
+        company = max(min(self._prompts_per_rank * new, self._left(last)), 0.0)
         if company == 0:
             return self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)
         together, piece = last + company, new / (prompts.full + prompts.rest)
@@ -509,6 +558,10 @@ class Point:
         seconds = self.mixed_s(together, past, 1.0, met, self.batch)
         # Equal pieces follow each other through pipeline stages; the prompt itself does not.
         return max(seconds, self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)) if self.service.staged else seconds
+
+    def _left(self, last: float) -> float:
+        """Prompt tokens that still go into the step that ends a prompt with ``last`` ones of it."""
+        return (self.service.prompt_room if self.service.prompts_first else self.chunk or math.inf) - last
 
     @cached_property
     def _first_tokens(self) -> list[tuple[float, float, float]]:
@@ -531,11 +584,17 @@ class Point:
         if self.service.pools is not None:
             times = [(n.weight, self.service.pool_share_s(n.tokens)) for n in mix.prompt.nodes]
         else:
-            room = self.chunk or self.service.room(self.batch)
+            room = (
+                self.service.prompt_room if self.service.prompts_first else self.chunk or self.service.room(self.batch)
+            )
             if math.isinf(room):
                 room = max(self._prompts_per_rank, 1.0) * mix.new_prompt
             context = mix.prompt.mean - mix.new_prompt + max(mix.new_prompt - room, 0.0) / 2
-            full = self._every_rank_s(room, context, 1.0, max(room / mix.new_prompt, 1.0))
+            prompts = max(room / mix.new_prompt, 1.0)
+            if self.service.mixed:
+                full = self._every_rank_s(room, context, 1.0, prompts)
+            else:
+                full = self._every_rank_s(room, context, 1.0, prompts, 0.0) + self._between_s
             times = [(n.weight, mix.computed(n.tokens) / room * full) for n in mix.prompt.nodes]
         return sum(w * s for w, s in times), sum(w * s * s for w, s in times)
 
@@ -685,12 +744,39 @@ class Service:
         return self.pools is not None
 
     @property
+    def mixed(self) -> bool:
+        """Whether prompts are prefilled beside decoding sequences, or on devices of their own."""
+        return self.separate or self.scheduler.mixed
+
+    @property
+    def prompts_first(self) -> bool:
+        """Whether every sequence waits until all prompts that have arrived are through."""
+        return self.scheduler.prompts_first and not self.separate
+
+    @property
+    def decodes_between(self) -> int:
+        """Decoding steps to a step with prompts, at least."""
+        return 1 if self.mixed else max(self.scheduler.decodes_between, 1)
+
+    @property
+    def prompt_step(self) -> float:
+        """Tokens of a prompt that a step of prompts alone takes; 0 when prompts are not cut."""
+        return float(self.scheduler.chunk_tokens or 0)
+
+    @property
+    def prompt_room(self) -> float:
+        """Tokens of several prompts that such a step takes; infinite without a budget."""
+        return self.prompt_step or float(self.scheduler.max_batched_tokens or math.inf)
+
+    @property
     def decode_replicas(self) -> int:
         """Replicas of the decode side that share the load."""
         return 1 if self.pools is None else self.pools.decode.replicas
 
     def room(self, batch: float) -> float:
         """Prompt tokens that the token budget of a step leaves on a rank; infinite without a budget."""
+        if not self.mixed:
+            return self.prompt_room
         budget = self.scheduler.max_batched_tokens
         if budget is None:
             return math.inf
@@ -754,7 +840,7 @@ class Service:
         admission = self._decode.scheduler
         if admission.max_sequences is not None:
             found["max_sequences"] = admission.max_sequences
-        if admission.max_batched_tokens is not None and not self.separate:
+        if admission.max_batched_tokens is not None and admission.mixed and not self.separate:
             found["max_batched_tokens"] = admission.max_batched_tokens // admission.verify_tokens * admission.ranks
         return found
 

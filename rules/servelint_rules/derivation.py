@@ -23,16 +23,19 @@ def latency_equation(point: Point, objective: Objective) -> str:
 def _itl(point: Point, percentile: str) -> str:
     shown, plain = duration(point.itl(percentile)), duration(point.plain_s)
     share = f"{point.delayed_share:.1%} of decoded tokens wait" if point.delayed_share else "no decoded token waits"
-    waiting = f"{share} for a step that also prefills"
+    mixed = point.service.mixed
+    waiting = f"{share} for {'a step that also prefills' if mixed else 'prompts, which go first'}"
     if percentile == "mean":
         return f"{_average(point, point.delayed_share)} = {shown}: {waiting}"
     step = point.mixed_step(percentile)
     if step is None:
         return f"{shown}: a step without prefill, of {_decoding(point)}; {waiting}"
     slower = 100 * (1 - percentile_share(percentile))
+    prefilled, decoding = _prefilled(step, point.service.prompts_first), _decoding(point)
+    what = f"a step with {prefilled}, beside {decoding}" if mixed else f"{prefilled} first, then a step of {decoding}"
     return (
-        f"{shown}: a step with {_prefilled(step)}, beside {_decoding(point)}; {waiting}, {slower:.3g}% for one as long "
-        f"or longer; without prefill it takes {plain}"
+        f"{shown}: {what}; {waiting}, {slower:.3g}% for {'one ' if mixed else ''}as long or longer; without prefill it "
+        f"takes {plain}"
     )
 
 
@@ -41,12 +44,12 @@ def _decoding(point: Point) -> str:
     return f"{counted(max(point.batch, 1.0), 'decoding sequence')} of {context} tokens"
 
 
-def _prefilled(step: MixedStep) -> str:
+def _prefilled(step: MixedStep, whole: bool = False) -> str:
     past = f" after {tokens(step.past)} earlier ones" if step.past >= 1 else ""
     if step.full:
         return f"a full chunk of {tokens(step.tokens)} prompt tokens{past}"
     if step.prompts >= 1.05:
-        return f"the last {tokens(step.tokens)} tokens of {step.prompts:.1f} prompts{past}"
+        return f"{'' if whole else 'the last '}{tokens(step.tokens)} tokens of {step.prompts:.1f} prompts{past}"
     return (
         f"the last {tokens(step.tokens)} tokens of a prompt{past}"
         if past

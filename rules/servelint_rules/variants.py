@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from attrs import evolve
 
+from servelint.errors import PluginError
 from servelint.lineage import KeyPath, dotted
 from servelint.plugin import Composition, Review
 from servelint.service import Objective, Point, Service
 from servelint_rules.layouts import fits
+
+Edits = tuple[tuple[KeyPath, str], ...]
+BATCHING: KeyPath = ("policy", "batching")
+NOTHING: Mapping[str, Any] = {}
 
 MOST_TOKENS = 16384
 """Token budgets of a step beyond this are not proposed: a step of so many tokens takes a second on large models."""
@@ -59,12 +65,50 @@ def budget_key(review: Review) -> str:
     return "prefill_chunk" if review.policy("batching").prefill_chunk else "max_batched_tokens"
 
 
-def with_budget(review: Review, tokens: int) -> Composition | None:
+class Pieces(NamedTuple):
+    """What lets others decode between the pieces of a prompt: edits of the spec, and the keys of the policy."""
+
+    edits: Edits = ()
+    changes: Mapping[str, Any] = NOTHING
+
+
+def pieces(review: Review) -> Pieces:
+    """What cuts prompts, and lets others decode between the pieces; nothing where they do already.
+
+    With drafts SGLang mixes no steps: what it has for them, in the newest releases, is a decoding step between two
+    of prompts.
+    """
+    composition, batching = review.composition, review.policy("batching")
+    if batching.chunked_prefill is False:
+        return Pieces((((*BATCHING, "chunked_prefill"), "true"),), {"chunked_prefill": True, "mixed_steps": True})
+    if composition is None or not composition.scheduler.prompts_first:
+        return Pieces()
+    if not review.policy("speculation").active:
+        return Pieces((((*BATCHING, "mixed_steps"), "true"),), {"mixed_steps": True})
+    between: dict[str, Any] = {"prefill_decode_interval": 1}
+    other = review.variant(batching=evolve(batching, **between))
+    if other is None or not allowed(review, other):
+        return Pieces()
+    return Pieces((((*BATCHING, "prefill_decode_interval"), "1"),), between)
+
+
+def allowed(review: Review, composition: Composition) -> bool:
+    """Whether the engine refuses no more of a changed deployment than of the declared one."""
+    setup = composition.setup
+    try:
+        refused = review.plugins.engine_refusals(setup.engine, setup.engine_version, composition.context)
+    except PluginError:
+        return False
+    return {text for _, text, _ in refused} <= {text for _, text, _ in review.refusals}
+
+
+def with_budget(review: Review, tokens: int, changes: Mapping[str, Any] = NOTHING) -> Composition | None:
     """The deployment with another limit of prompt tokens a step, None where that does not compose or fit."""
-    return sound(review, review.variant(batching=evolve(review.policy("batching"), **{budget_key(review): tokens})))
+    batching = evolve(review.policy("batching"), **{budget_key(review): tokens}, **changes)
+    return sound(review, review.variant(batching=batching))
 
 
-def budget_edits(review: Review, tokens: int, admitted: int | None = None) -> tuple[tuple[KeyPath, str], ...]:
+def budget_edits(review: Review, tokens: int, admitted: int | None = None) -> Edits:
     """The edits that set the limit of prompt tokens a step, and the admission limit ``admitted`` where one is given.
 
     vLLM refuses a budget that is less than its admission limit, so that one follows where it is declared.

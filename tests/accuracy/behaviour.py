@@ -125,7 +125,7 @@ WRONG: Mapping[str, str] = {
 
 NOT_COMPARED = {
     "dsr1-zigzag-h20": "the placement of experts is no key of a spec; its load, which is, was not measured",
-    "dsv41-h200-prefill-interval": "prompts are priced beside decoding sequences, not before them (prefill first)",
+    "dsv41-h200-prefill-interval": "how many tokens were decoded between prompts is not stated",
     "dynamo-disagg-8000-200": "neither the model nor the device is stated",
     "first-itl-chunk-2k": "neither the model nor the device is stated",
     "glm53-flash-gb10-mixed": "the model is not in the catalogue",

@@ -78,7 +78,7 @@ WHY: Mapping[str, str] = {
     "dsr1-zigzag-h20": "where experts are placed is no key of a spec",
     "dsv4-flash-2h20-tp2": "the deployment ran; what the record warns of is how its log is read",
     "dsv4-pro-fp8-tp8-ok": "it passed the check of its shape; 1.6T parameters do not fit eight devices of 80 GB",
-    "dsv41-h200-prefill-interval": "whether decoding gets a turn between prompts is no key of a spec",
+    "dsv41-h200-prefill-interval": "no objective says for how long prompts may keep others from decoding",
     "dynamo-disagg-8000-200": "neither model nor device is stated, and the pools of the stand-ins hold the rate",
     "eagle-qwq-tp4-no-gain": "the record states no acceptance",
     "first-itl-chunk-2k": "neither model nor device is stated: a chunk of the stand-in is quick",

@@ -240,6 +240,7 @@ SPELLED = {
     "max_num_tokens": ("batching", "max_batched_tokens"),
     "chunked_prefill": ("batching", "chunked_prefill"),
     "chunked_prefill_size": ("batching", "prefill_chunk"),
+    "prefill_decode_interval": ("batching", "prefill_decode_interval"),
 }
 VARIABLES = {"allow long max model len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
 SLOTS = ("n_parallel", "n_slots")

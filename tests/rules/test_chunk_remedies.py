@@ -12,7 +12,7 @@ from servelint.service import Objective
 from servelint.testing.rules import run_case
 from servelint_rules.slo.chunks import nearer
 from servelint_rules.slo.slo004_no_headroom import NoHeadroom
-from servelint_rules.slo.slo008_prefill_stall import RARE
+from servelint_rules.slo.slo008_prefill_stall import FIRST, RARE
 from servelint_rules.slo.slo008_prefill_stall import SPEC as STALLED
 from servelint_rules.slo.slo010_chunk_too_small import SPEC as SMALL
 
@@ -122,3 +122,57 @@ def test_headroom_that_is_used_up_is_said_as_what_is_left_and_what_was_asked_for
     spec = NoHeadroom.failing[0].spec
     (text,) = (f.finding.message for f in run_case(Case("", spec), plugins).findings if f.finding.code == "SLO004")
     assert re.search(r"within the objective of 12 ms, but only \d+% below it, and slo.headroom asks for 20%", text)
+
+
+UNSAID = FIRST.replace("mixed_steps = false # expect: SLO008", "")
+DRAFTS = '[policy.speculation]\nmethod = "mtp"\ntokens = 3\nacceptance = 0.7\n[workload]'
+
+
+def set_keys(text: str) -> dict[str, str]:
+    return dict(re.findall(r"policy\.batching\.(\w+) = (\w+)", text))
+
+
+def test_where_prompts_go_first_others_have_to_decode_in_between(plugins: Plugins) -> None:
+    """SLO008: a chunk alone ends no stall where the chunks of a prompt follow each other at once."""
+    spec = UNSAID
+    (text,) = helps(plugins, spec, "SLO008")
+    keys = set_keys(text)
+    assert keys.keys() == {"mixed_steps", "prefill_chunk"}
+    # The chunk alone is no remedy, both are.
+    chunked = spec.replace("prefill_chunk = 1024", f"prefill_chunk = {keys['prefill_chunk']}")
+    assert helps(plugins, chunked, "SLO008")
+    mended = chunked.replace("[workload]", f"mixed_steps = {keys['mixed_steps']}\n[workload]")
+    assert helps(plugins, mended, "SLO008") == helps(plugins, mended, "SLO001") == []
+
+
+@pytest.mark.parametrize(("version", "between"), [("0.5.16", False), ("0.5.20", True)])
+def test_with_drafts_steps_are_not_mixed(plugins: Plugins, version: str, between: bool) -> None:
+    spec = UNSAID.replace('"sglang"', f'"sglang"\nversion = "{version}"').replace("[workload]", DRAFTS)
+    (text,) = helps(plugins, spec, "SLO008")
+    assert set_keys(text).get("prefill_decode_interval") == ("1" if between else None), text
+    assert "mixed_steps" not in text
+    assert text.startswith("set " if between else "prefill on a pool of its own")
+    if between:
+        keys = "\n".join(f"{key} = {value}" for key, value in set_keys(text).items())
+        mended = spec.replace("prefill_chunk = 1024", keys)
+        assert helps(plugins, mended, "SLO008") == helps(plugins, mended, "SLO001") == []
+
+
+def test_an_objective_that_prompts_before_decoding_break_is_kept_beside_them(plugins: Plugins) -> None:
+    """SLO001: where prompts go first, letting others decode is the first remedy."""
+    spec = UNSAID.replace("0.85 req/s", "1.3 req/s").replace('"60 ms"', '"120 ms"')
+    (text,) = helps(plugins, spec, "SLO001")
+    keys = set_keys(text.split(":")[0])
+    assert keys.keys() == {"mixed_steps", "prefill_chunk"}, text
+    mended = spec.replace("prefill_chunk = 1024", "\n".join(f"{key} = {value}" for key, value in keys.items()))
+    assert helps(plugins, mended, "SLO001") == []
+
+
+def test_small_chunks_read_the_weights_often_beside_nobody_too(plugins: Plugins) -> None:
+    spec = SMALL.replace("[workload]", '[engine]\nname = "sglang"\n[workload]')
+    spec = spec.replace("max_batched_tokens = 128", "prefill_chunk = 128")
+    (text,) = helps(plugins, spec, "SLO010")
+    larger = re.fullmatch(r"set policy\.batching\.prefill_chunk = (\d+)", text)
+    assert larger is not None, text
+    mended = spec.replace("prefill_chunk = 128", f"prefill_chunk = {larger[1]}")
+    assert helps(plugins, mended, "SLO010") == []

@@ -155,6 +155,7 @@ method = "mtp"
 tokens = 3
 [policy.batching]
 prefill_chunk = {chunk}
+mixed_steps = true
 [workload]
 prompt_tokens = {{ p50 = 1000, p99 = 8000 }}
 output_tokens = {{ p50 = 300, p99 = 1200 }}

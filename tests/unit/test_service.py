@@ -576,6 +576,70 @@ def test_a_scheduler_that_nobody_set_changes_nothing() -> None:
     assert (plain.max_sequences, plain.max_batched_tokens, plain.chunk_tokens, plain.disaggregation) == (None,) * 4
 
 
+# Prompts that go first, in steps of their own
+
+FIRST = Scheduler(chunk_tokens=400, max_batched_tokens=1000, mixed=False)
+PLAIN = FIXED + 4 * DECODE
+PROMPT_OF_1000 = 3 * FIXED + 1000 * PROMPT
+"""Three steps of prompts alone, of 400, 400 and 200 tokens."""
+
+
+def test_a_token_waits_for_whole_prompts_that_go_first() -> None:
+    point = Service(composed(FIRST), mix(1000, 200), open_loop=False).point(4.0)
+    # 4 requests of 200 tokens end every 50 steps: as often a prompt comes.
+    assert point.requests_per_step == pytest.approx(1 / 50)
+    assert point.plain_s == pytest.approx(PLAIN)
+    assert point.average_mixed_s == pytest.approx(PLAIN + PROMPT_OF_1000)
+    assert point.step_s == pytest.approx(PLAIN + PROMPT_OF_1000 / 50)
+    assert point.itl("p99") == pytest.approx(PLAIN + PROMPT_OF_1000)
+    assert point.mixed_step("p99") == (pytest.approx(PLAIN + PROMPT_OF_1000), 1000, 0, 1, False)
+    # Nobody decodes beside it; its last step also takes what others bring meanwhile, a fiftieth of a prompt.
+    assert point.ttft("mean") == pytest.approx(PROMPT_OF_1000 + 1000 / 50 * PROMPT)
+    beside = Service(composed(Scheduler(chunk_tokens=400, max_batched_tokens=1000)), mix(1000, 200), open_loop=False)
+    assert beside.point(4.0).itl("p99") < point.itl("p99")
+
+
+def test_what_arrives_during_prompts_is_let_in_before_the_next_token() -> None:
+    point = Service(composed(FIRST), mix(1000, 200)).point(4.0)
+    # Of a step, prompts take a share of the seconds, in which as large a share of requests arrives.
+    step = PLAIN + PROMPT_OF_1000 / 50
+    assert point.step_s == pytest.approx(step)
+    assert point.mixed_share == pytest.approx(PLAIN / step / 50)
+    assert point.average_mixed_s == pytest.approx(PLAIN + PROMPT_OF_1000 * step / PLAIN)
+    assert point.prefill_utilization == pytest.approx(point.rate * (1000 * PROMPT + 2.5 * FIXED))
+    assert not point.saturated
+    assert Service(composed(FIRST), mix(1000, 1)).point(4.0).saturated is False
+
+
+def test_short_prompts_share_steps_of_their_own() -> None:
+    point = Service(composed(FIRST), mix(100, 10), open_loop=False).point(100.0)
+    # 10 prompts of 100 tokens come with every step, four of which fill one.
+    assert point.requests_per_step == pytest.approx(10)
+    assert point.average_mixed_s == pytest.approx(FIXED + 100 * DECODE + 2.5 * FIXED + 1000 * PROMPT)
+    # The step that one is in has room for three more.
+    assert point.ttft("mean") == pytest.approx(FIXED + 400 * PROMPT)
+
+
+@pytest.mark.parametrize("between", [1, 4])
+def test_sequences_decode_between_two_steps_of_prompts(between: int) -> None:
+    scheduler = Scheduler(chunk_tokens=400, max_batched_tokens=1000, mixed=False, decodes_between=between)
+    point = Service(composed(scheduler), mix(1000, 200), open_loop=False).point(4.0)
+    chunk = FIXED + 400 * PROMPT
+    assert point.itl("p99") == pytest.approx(PLAIN + chunk)
+    assert point.ttft("mean") == pytest.approx(PROMPT_OF_1000 + 1000 / 50 * PROMPT + 2 * between * PLAIN)
+    # A step in so many takes a chunk: 1,000 tokens a request are 400 x 1 / between of it at most.
+    most = 400 / between / 1000
+    batches = [most * 200 * (1 + by) for by in (-1e-6, 1e-6)]
+    assert [Service(composed(scheduler), mix(1000, 200)).point(b).saturated for b in batches] == [False, True]
+    assert Service(composed(scheduler), mix(1000, 200)).point(batches[1]).mixed_share == pytest.approx(1 / between)
+
+
+def test_prompts_that_go_first_take_no_budget_from_decoding() -> None:
+    scheduler = Scheduler(max_batched_tokens=16, mixed=False)
+    assert "max_batched_tokens" not in Service(composed(scheduler), mix()).limits
+    assert Service(composed(Scheduler(max_batched_tokens=16)), mix()).limits["max_batched_tokens"] == 16
+
+
 # Chances of a wait
 
 

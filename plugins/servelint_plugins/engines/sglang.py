@@ -28,6 +28,8 @@ FILE = "sgl-project/sglang python/sglang/srt/server_args.py"
 RUNNER = "sgl-project/sglang python/sglang/srt/model_executor/model_runner.py"
 ASSUMED = (0, 5, 23)
 LEAST_CAPABILITY = (7, 5)
+NO_INTERVAL = (0, 5, 16)
+"""The newest release that was read without ``--prefill-decode-interval``."""
 PLAIN_VIT_PARAMS = 12 * 24 * 1024**2
 """Parameters of the vision tower that the correction of the static share takes as its unit (ViT-L/14)."""
 
@@ -182,6 +184,9 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
         ("batching", "max_batched_tokens"): Default(16384, note, Source("engine", FILE, "max_prefill_tokens")),
         ("batching", "prefill_chunk"): Default(chunk, note, Source("engine", FILE, "chunked_prefill_size")),
         ("batching", "chunked_prefill"): Default(True, note, Source("engine", FILE, "chunked_prefill_size")),
+        ("batching", "mixed_steps"): Default(
+            False, f"{note}, prompts go first", Source("engine", FILE, "enable_mixed_chunk")
+        ),
     }
 
 
@@ -239,6 +244,9 @@ def unsupported(version: str | None, context: Context) -> Iterator[tuple[KeyPath
     if degrees.p > 1 and speculation.active and numbers <= (0, 5, 20):
         message = f"speculative decoding does not go with {degrees.p} pipeline stages in SGLang {version}"
         yield ("policy", "speculation", "method"), message, Source("engine", FILE, "check_server_args")
+    if batching.prefill_decode_interval and numbers <= NO_INTERVAL:
+        message = f"SGLang {version} knows no decoding step between two of prompts: --prefill-decode-interval is newer"
+        yield ("policy", "batching", "prefill_decode_interval"), message, Source("engine", FILE, "ServerArgs")
     chunk, page = batching.prefill_chunk, cache.page_size or 1
     if batching.chunked_prefill and chunk and chunk % page and degrees.attention_ranks == 1:
         declared = getattr(context.deployment.policies.get("batching"), "prefill_chunk", None)

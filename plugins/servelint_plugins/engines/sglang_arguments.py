@@ -201,6 +201,8 @@ class _Reader:
         verified = flags.value("speculative-num-draft-tokens")
         draft = flags.value("speculative-draft-model-path")
         method = METHODS.get(algorithm)
+        if algorithm and flags.value("enable-mixed-chunk"):
+            flags.set("enable-mixed-chunk", (*BATCHING, "mixed_steps"), False, "switched off by speculation")
         if method is None:
             return
         if algorithm == "EAGLE" and draft is None:

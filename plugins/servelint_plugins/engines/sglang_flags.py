@@ -634,6 +634,7 @@ _PATHS: dict[str, KeyPath] = {
     "attention-backend": ("engine", "attention_backend"),
     "context-length": ("model", "max_model_len"),
     "dcp-size": ("policy", "parallelism", "context"),
+    "enable-mixed-chunk": ("policy", "batching", "mixed_steps"),
     "ep-num-redundant-experts": ("policy", "moe", "redundant_experts"),
     "max-prefill-tokens": ("policy", "batching", "max_batched_tokens"),
     "max-total-tokens": ("policy", "kv_cache", "max_tokens"),
@@ -641,6 +642,7 @@ _PATHS: dict[str, KeyPath] = {
     "model-path": ("model", "id"),
     "page-size": ("policy", "kv_cache", "page_size"),
     "pp-size": ("policy", "parallelism", "pipeline"),
+    "prefill-decode-interval": ("policy", "batching", "prefill_decode_interval"),
     "schedule-policy": ("policy", "batching", "admission"),
     "tp-size": ("policy", "parallelism", "tensor"),
 }

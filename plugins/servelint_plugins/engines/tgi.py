@@ -21,6 +21,7 @@ CHECKED = "3.3.7"
 LAUNCHER = "huggingface/text-generation-inference launcher/src/main.rs"
 SERVER = "huggingface/text-generation-inference server/text_generation_server/models/globals.py"
 CACHE = "huggingface/text-generation-inference server/text_generation_server/models/flash_causal_lm.py"
+ROUTER = "huggingface/text-generation-inference router/src/infer/v3/scheduler.rs"
 NAMED_ROOM = (2, 3)
 """From here the part of the share that the cache may fill is a variable."""
 PREFILL = 4096
@@ -113,6 +114,10 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
             tokens, f"{note}, {why}", Source("engine", LAUNCHER, "max_batch_prefill_tokens")
         ),
         ("batching", "chunked_prefill"): Default(chunked, note, Source("engine", LAUNCHER, "PREFILL_CHUNKING")),
+        ("batching", "mixed_steps"): Default(chunked, note, Source("engine", ROUTER, "batching_task")),
+        ("batching", "prefill_decode_interval"): Default(
+            int(not chunked), note, Source("engine", ROUTER, "batching_task")
+        ),
     }
 
 

@@ -33,6 +33,7 @@ CHECKED_VERSION = (0, 26)
 """The newest minor release whose checks at start were read; nothing is refused in the name of a newer one."""
 
 ARGUMENTS = "vllm/engine/arg_utils.py"
+SCHEDULER = "vllm/core/scheduler.py"
 SPARSE = "vllm/v1/attention/backends/mla/sparse_swa.py"
 NAMED_LARGE = ("h100", "h200")
 """Parts of names of devices that have the larger defaults before 0.8.5, whatever their memory."""
@@ -127,7 +128,8 @@ def _older(numbers: tuple[int, ...], context: Context, note: str) -> dict[tuple[
     length = _length(context)
     chunks = _chunks(numbers, length, context)
     chunk = 2048 if numbers >= (0, 6, 5) else 512
-    tokens = chunk if (chunks if chunked is None else chunked) else max(length, 2048)
+    cuts = chunks if chunked is None else chunked
+    tokens = chunk if cuts else max(length, 2048)
     if _sees(context):
         tokens = max(tokens, next((least for first, least in SEEN_TOKENS if numbers >= first), 0))
     why = f"default of vLLM's V0 engine{note}"
@@ -141,6 +143,9 @@ def _older(numbers: tuple[int, ...], context: Context, note: str) -> dict[tuple[
         ),
         ("batching", "chunked_prefill"): Default(
             chunks, f"{why}: from 0.5.3 above 32K tokens of context", _source(ARGUMENTS, "enable_chunked_prefill")
+        ),
+        ("batching", "mixed_steps"): Default(
+            cuts, f"{why}: whole prompts go first, in steps of their own", _source(SCHEDULER, "_schedule_default")
         ),
     }
 

@@ -48,6 +48,15 @@ class Batching(Value):
     prefill_chunk: int | None = key(
         Integer(1, 100_000_000), doc="Most prompt tokens of a step. Left out: what `max_batched_tokens` leaves."
     )
+    mixed_steps: bool | None = key(
+        Boolean(),
+        doc="Whether a step holds prompts beside decoding sequences. If not, prompts go first, in steps of their own, "
+        "and decoding waits until all that have arrived are through. Left out: the engine's default.",
+    )
+    prefill_decode_interval: int | None = key(
+        Integer(0, 100_000),
+        doc="Steps that decode after each step of prompts alone, before the next one. 0: none has to. Left out: 0.",
+    )
     admission: str | None = key(
         Text(),
         doc="How requests are admitted, in the engine's words: TensorRT-LLM's `guaranteed_no_evict` (its default) or "
@@ -59,7 +68,7 @@ class Batching(Value):
 def defaults(config: Batching, context: Context) -> Mapping[str, Default]:
     """A prompt chunk fills the step's token budget unless a smaller one is set."""
     source = Source("default", "docs/conventions.md", "batching")
-    return {"parallel_samples": Default(1, "", source)}
+    return {"parallel_samples": Default(1, "", source), "prefill_decode_interval": Default(0, "", source)}
 
 
 RESIDUALS = 3
@@ -146,6 +155,8 @@ def scheduler(config: Batching, scheduler: Scheduler, context: Context) -> Sched
         max_batched_tokens=budget,
         chunk_tokens=chunk if chunked else None,
         chunked=chunked,
+        mixed=config.mixed_steps is not False,
+        decodes_between=config.prefill_decode_interval or 0,
         samples=config.parallel_samples or 1,
     )
 

@@ -8,12 +8,12 @@ from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Option, Review, Rule, Severity, Table
 from servelint.service import Mix, Point
 from servelint.spec.schema import kinds
-from servelint_rules.dec.levers import Lever, advice, allowed, by_rate, carried, chunks, goal, pressed, ranked
+from servelint_rules.dec.levers import Lever, advice, by_rate, carried, chunks, goal, pressed, ranked
 from servelint_rules.dec.splits import plain
 from servelint_rules.layouts import parallelism
 from servelint_rules.show import counted, duration, request_rate
 from servelint_rules.slo.chunks import stalled
-from servelint_rules.variants import budget_key
+from servelint_rules.variants import allowed, budget_key
 
 POOLS = ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3))
 """Replicas that prefill and that decode, tried in turn."""

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from attrs import evolve
 
 from servelint.architecture import Architecture
-from servelint.errors import CatalogueError, PluginError
+from servelint.errors import CatalogueError
 from servelint.lineage import KeyPath
 from servelint.plugin import Composition, Finding, Input, Related, Review, Rule
 from servelint.service import Mix, Point, Service
 from servelint_rules.layouts import composed, decode_side, fits, parallelism, relaid, widened, within_fast_links
 from servelint_rules.show import duration, request_rate, tokens
-from servelint_rules.variants import budget_key, narrower_cache, with_budget
+from servelint_rules.variants import allowed, budget_key, narrower_cache, pieces, with_budget
 
 GOAL: KeyPath = ("deployment", "goal")
 NOTEWORTHY = 1.05
@@ -117,16 +117,6 @@ def pressed(review: Review, knee: Point, used: float, rate: float | None) -> boo
 
 
 # Changes
-
-
-def allowed(review: Review, composition: Composition) -> bool:
-    """Whether the engine refuses no more of a changed deployment than of the declared one."""
-    setup = composition.setup
-    try:
-        refused = review.plugins.engine_refusals(setup.engine, setup.engine_version, composition.context)
-    except PluginError:
-        return False
-    return {text for _, text, _ in refused} <= {text for _, text, _ in review.refusals}
 
 
 def _quantized(review: Review) -> Iterator[Change]:
@@ -229,10 +219,13 @@ def chunks(review: Review) -> Iterator[Change]:
     composition, key = review.composition, budget_key(review)
     if composition is None or composition.scheduler.chunk_tokens is None:
         return
+    made = pieces(review)
+    what = "".join(f"{path[-1]} = {value}, " for path, value in made.edits)
     for chunk in CHUNKS:
-        other = with_budget(review, chunk) if chunk != composition.scheduler.chunk_tokens else None
+        same = chunk == composition.scheduler.chunk_tokens and not made.edits
+        other = None if same else with_budget(review, chunk, made.changes)
         if other is not None and fits(other):
-            yield Change(f"{key} of {chunk}", other)
+            yield Change(f"{what}{key} of {chunk}", other)
 
 
 def laid_out(composition: Composition, devices: int, **degrees: Any) -> Composition | None:

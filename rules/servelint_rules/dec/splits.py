@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from servelint.plugin import Composition, Experts, Review
 from servelint.service import Mix
-from servelint_rules.dec.levers import Change, Lever, allowed, at_load, carried, goal, laid_out, ranked, request_s
+from servelint_rules.dec.levers import Change, Lever, at_load, carried, goal, laid_out, ranked, request_s
 from servelint_rules.layouts import heads_divide, parallelism, within_fast_links
 from servelint_rules.show import counted, duration, request_rate
+from servelint_rules.variants import allowed
 
 
 class Measured(NamedTuple):

@@ -337,7 +337,7 @@ def _co_located(pools: Disaggregation) -> Composition:
     batching = composition.context.configs["batching"]
     if composition.scheduler.chunk_tokens is not None:
         return composition
-    return with_policies(composition, batching=evolve(batching, chunked_prefill=True))
+    return with_policies(composition, batching=evolve(batching, chunked_prefill=True, mixed_steps=True))
 
 
 def _transfer_s(apart: Side, pools: Disaggregation) -> float:

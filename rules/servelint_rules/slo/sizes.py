@@ -20,6 +20,7 @@ from servelint_rules.variants import (
     MOST_TOKENS,
     budget_edits,
     budget_key,
+    pieces,
     replicas_for,
     sound,
 )
@@ -143,7 +144,8 @@ def _budgeted(
     if size is not None:
         yield size
         most = size.devices
-    batching, key = _batching(composition), budget_key(review)
+    made, key = pieces(review), budget_key(review)
+    batching = evolve(_batching(composition), **made.changes)
     tokens = getattr(batching, key)
     if tokens is None:
         return
@@ -154,7 +156,7 @@ def _budgeted(
             more = budget_edits(review, budget, admitted)
             changed = {str(path[-1]): int(text) for path, text in more}
             other = altered(composition, batching=evolve(batching, **changed))
-            size = _size(review, other, load, (*edits, *more), most) if other is not None else None
+            size = _size(review, other, load, (*edits, *made.edits, *more), most) if other is not None else None
             if size is not None:
                 yield size
                 most = size.devices

@@ -16,10 +16,11 @@ from servelint_rules.derivation import latency_equation, named
 from servelint_rules.show import counted, duration, floored, request_rate, token_rate
 from servelint_rules.slo.chunks import stalled
 from servelint_rules.slo.feasible import unreachable
-from servelint_rules.variants import budget_edits, budget_key, larger_budgets, replicas_for, told, with_budget
+from servelint_rules.variants import budget_edits, budget_key, larger_budgets, pieces, replicas_for, told, with_budget
 
 THROUGHPUTS = ("throughput", "output_throughput", "total_throughput", "goodput")
 
+PACES = ("itl", "tpot")
 SMALLEST_CHUNK = 128
 """Prompt chunks below this many tokens re-read the weights so often that nobody runs them."""
 
@@ -485,7 +486,7 @@ def _remedies(review: Review, run: Run, point: Point, knee: Point | None, object
         other = _smaller_chunk(review, run, point, objective) or _larger_chunk(review, run, point, objective)
     if other is not None:
         chunk, seconds = other
-        edits = budget_edits(review, chunk)
+        edits = (*(pieces(review).edits if objective.metric in PACES else ()), *budget_edits(review, chunk))
         said = f"set {told(edits)}"
         yield Remedy(f"{said}: {named(objective)} is then {duration(seconds)}", edits)
     within = _within_knee(review, run, point, knee, objective) if knee is not None else None
@@ -557,12 +558,16 @@ def _admitted(run: Run, knee: Point) -> int:
 
 
 def _smaller_chunk(review: Review, run: Run, point: Point, objective: Objective) -> tuple[int, float] | None:
-    """The largest halving of the prompt chunk at which the same load meets every objective, and the latency then."""
-    if objective.metric not in ("itl", "tpot") or not point.mixed_share or not point.chunk:
+    """The largest halving of the prompt chunk at which the same load meets every objective, and the latency then.
+
+    Where prompts go first, of the chunk after each of which others decode: the one that there is, to begin with.
+    """
+    made = pieces(review)
+    if objective.metric not in PACES or not point.mixed_share or not (point.chunk or made.edits):
         return None
-    chunk = getattr(review.policy("batching"), budget_key(review)) // 2
+    chunk = (getattr(review.policy("batching"), budget_key(review)) or 0) // (1 if made.edits else 2)
     while chunk >= SMALLEST_CHUNK:
-        composition = with_budget(review, chunk)
+        composition = with_budget(review, chunk, made.changes)
         if composition is None:
             return None
         then = run.point(Service(composition, run.estimate.mix, open_loop=run.estimate.open_loop))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attrs import evolve
-
 from servelint.distribution import percentile_share
 from servelint.lineage import KeyPath
 from servelint.plugin import Case, Composition, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
@@ -13,7 +11,7 @@ from servelint.service import Mix, Objective, Point
 from servelint_rules.derivation import named
 from servelint_rules.show import counted, duration, tokens
 from servelint_rules.slo.chunks import GROWTH, LONG, STALL, nearer, paced, same_load, stall_s, stalled, steady
-from servelint_rules.variants import budget_edits, budget_key, sound, told
+from servelint_rules.variants import budget_edits, budget_key, pieces, told, with_budget
 
 SMALLEST_CHUNK = 16
 """Prompt chunks below this many tokens are not tried: that is a page of the cache."""
@@ -40,7 +38,9 @@ ttft = { p99 = "4 s" }
 itl = { p99 = "60 ms" }
 """
 
-
+FIRST = SPEC.replace("[policy.batching]\n", '[engine]\nname = "sglang"\n[policy.batching]\n').replace(
+    "max_batched_tokens = 32768\nchunked_prefill = false", "prefill_chunk = 1024\nmixed_steps = false"
+)
 RARE = """\
 servelint = 1
 [hardware]
@@ -71,10 +71,10 @@ class PrefillStall(Rule):
 
     What it checks
     --------------
-    Prompts that are prefilled whole, or in chunks so large that the step that carries one takes ``stall`` times
-    the limit of an ITL percentile, where that limit is kept because few enough tokens wait for such a step, and is
-    missed from ``growth`` times as many on. A limit that is missed at the declared load is SLO001's, one that only
-    its headroom misses SLO004's; separate pools do not stall.
+    Prompts that are prefilled whole or before all decoding, or in chunks so large that the step that carries one takes
+    ``stall`` times the limit of an ITL percentile, where that limit is kept because few enough tokens wait for such a
+    step, and is missed from ``growth`` times as many on. A limit that is missed at the declared load is SLO001's, one
+    that only its headroom misses SLO004's; separate pools do not stall.
 
     Why it is bad
     -------------
@@ -88,8 +88,8 @@ class PrefillStall(Rule):
 
     How to fix
     ----------
-    Chunk prompts, so that a step with a chunk keeps the limit; the help line gives the largest chunk with which the
-    same load keeps every objective.
+    Chunk prompts, and let others decode beside the chunks or between them, so that a step with a chunk keeps the
+    limit; the help line gives the largest chunk with which the same load keeps every objective.
 
     Source
     ------
@@ -118,6 +118,7 @@ class PrefillStall(Rule):
             RARE,
             flip=("policy.batching.max_batched_tokens", "128"),
         ),
+        Case("prompts that go first", FIRST, flip=("policy.batching.mixed_steps", "true")),
         Case(
             "a budget that takes whole prompts",
             SPEC.replace("max_batched_tokens = 32768\n", "max_batched_tokens = 32768 # expect: SLO008\n").replace(
@@ -185,13 +186,13 @@ class PrefillStall(Rule):
                 Input("long prompt", prompt, "tok", review.source("workload")),
                 *([review.policy_input("batching", budget_key(review), "tok")] if batching.max_batched_tokens else []),
             ),
-            help=_help(review, point, whole),
+            help=_help(review, point),
             related=(Related(review.objective_path(objective), f"the objective: {duration(objective.declared_s)}"),),
         )
 
 
 def _path(review: Review, whole: bool) -> KeyPath:
-    keys = ("chunked_prefill",) if whole else (budget_key(review),)
+    keys = ("chunked_prefill", "mixed_steps") if whole else (budget_key(review),)
     for key in (*keys, "max_batched_tokens"):
         if review.declared("policy", "batching", key):
             return ("policy", "batching", key)
@@ -200,12 +201,10 @@ def _path(review: Review, whole: bool) -> KeyPath:
     )
 
 
-def _help(review: Review, point: Point, whole: bool) -> str:
+def _help(review: Review, point: Point) -> str:
     """The largest chunk with which no stall is left and every objective is kept: halvings, then what lies between."""
     for chunk in (*_chunks(review, point, LARGEST_CHUNK), *_chunks(review, point, LARGEST_CHUNK * 3 // 4)):
-        edits = budget_edits(review, chunk)
-        if whole and review.policy("batching").chunked_prefill is False:
-            edits = ((("policy", "batching", "chunked_prefill"), "true"), *edits)
+        edits = (*pieces(review).edits, *budget_edits(review, chunk))
         return f"set {told(edits)}: the same load then keeps every objective with every chunk"
     others = dict.fromkeys(named(o) for o in review.objectives if o not in paced(review))
     limits = f"both the inter-token limit and {' and '.join(others)}" if others else "the inter-token limit"
@@ -228,5 +227,4 @@ def _chunks(review: Review, point: Point, chunk: int) -> Iterator[int]:
 
 
 def _chunked(review: Review, chunk: int) -> Composition | None:
-    batching = evolve(review.policy("batching"), chunked_prefill=True, **{budget_key(review): chunk})
-    return sound(review, review.variant(batching=batching))
+    return with_budget(review, chunk, pieces(review).changes)

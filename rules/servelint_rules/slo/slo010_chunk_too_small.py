@@ -109,11 +109,12 @@ class ChunkTooSmall(Rule):
         if not review.objectives:
             yield Lacks("slo")
             return
-        if point.service.separate or not point.chunk or mix.new_prompt <= point.chunk or not _wasteful(point, mix):
+        chunk = _cut(point)
+        if point.service.separate or not chunk or mix.new_prompt <= chunk or not _wasteful(point, mix):
             return
         if point.misses(review.objectives, declared=True):
             return
-        now, whole = point.ttft("mean"), point.mixed_s(mix.new_prompt, mix.prompt.mean - mix.new_prompt)
+        now, whole = point.ttft("mean"), _step_s(point, mix.new_prompt, mix.prompt.mean - mix.new_prompt)
         if now < whole * self.option("gain"):
             # No budget does better than the prompt in one step.
             return
@@ -123,10 +124,20 @@ class ChunkTooSmall(Rule):
             yield _finding(review, point, mix, next(x for x in better if x.seconds <= best * 1.1))
 
 
+def _cut(point: Point) -> float:
+    """Tokens of a prompt that a step takes, beside the others or before them; 0 where prompts are not cut."""
+    return point.service.prompt_step if point.service.prompts_first else point.chunk
+
+
+def _step_s(point: Point, tokens: float, past: float) -> float:
+    """Seconds of one step with so many tokens of a prompt, of those alone where prompts go first."""
+    return point.alone_s(tokens, past) if point.service.prompts_first else point.mixed_s(tokens, past)
+
+
 def _wasteful(point: Point, mix: Mix) -> bool:
     """Whether a step with twice the chunk takes much less than twice as long."""
-    past = mix.prompt.mean / 2
-    return point.mixed_s(2 * point.chunk, past) < 1.7 * point.mixed_s(point.chunk, past)
+    past, chunk = mix.prompt.mean / 2, _cut(point)
+    return _step_s(point, 2 * chunk, past) < 1.7 * _step_s(point, chunk, past)
 
 
 def _larger(review: Review, point: Point) -> Iterator[Larger]:
@@ -140,13 +151,13 @@ def _larger(review: Review, point: Point) -> Iterator[Larger]:
 
 
 def _finding(review: Review, point: Point, mix: Mix, larger: Larger) -> Finding:
-    key, chunk = budget_key(review), point.chunk
+    key, chunk = budget_key(review), _cut(point)
     declared = ("policy", "batching", key)
     path: KeyPath = declared if review.declared(*declared) else ("workload",)
     if path == ("workload",):
         path = next((("workload", k) for k in ("prompt_tokens", "trace") if review.declared("workload", k)), path)
     now, past = point.ttft("mean"), mix.prompt.mean / 2
-    step = point.mixed_s(chunk, past)
+    step = _step_s(point, chunk, past)
     steps = math.ceil(mix.new_prompt / chunk)
     carried = request_rates(point.service.max_rate, larger.max_rate)
     return Finding(
@@ -156,7 +167,8 @@ def _finding(review: Review, point: Point, mix: Mix, larger: Larger) -> Finding:
         f"{key} = {larger.tokens} under the same load, every objective kept (estimates)",
         equation=(
             f"a step with {tokens(chunk)} prompt tokens takes {duration(step)}, with twice as many "
-            f"{duration(point.mixed_s(2 * chunk, past))}; at most {carried[0]} are carried a replica, then {carried[1]}"
+            f"{duration(_step_s(point, 2 * chunk, past))}; at most {carried[0]} are carried a replica, "
+            f"then {carried[1]}"
         ),
         inputs=(
             review.policy_input("batching", key, "tok"),

@@ -73,6 +73,13 @@ def share(plugins: Plugins, accelerator: str, rest: str, model: str = "meta-llam
         ("--tp 8 --dp 4 --enable-dp-attention --max-running-requests 64", None, {"batching.max_sequences": 16}),
         ("--chunked-prefill-size 4096", None, {"batching.prefill_chunk": 4096}),
         ("--chunked-prefill-size -1", None, {"batching.chunked_prefill": False}),
+        ("--enable-mixed-chunk", None, {"batching.mixed_steps": True}),
+        (
+            "--enable-mixed-chunk --speculative-algorithm NEXTN",
+            None,
+            {"batching.mixed_steps": False, "speculation.method": "mtp", "speculation.tokens": 3},
+        ),
+        ("--prefill-decode-interval 4", "0.5.20", {"batching.prefill_decode_interval": 4}),
         ("--max-prefill-tokens 8192", None, {"batching.max_batched_tokens": 8192}),
         ("--page-size 64 --disable-radix-cache", None, {"kv_cache.page_size": 64, "kv_cache.prefix_reuse": False}),
         ("--kv-cache-dtype fp8_e5m2", None, {"quantization.kv_cache": "fp8"}),
@@ -284,6 +291,9 @@ def test_a_vision_tower_takes_of_the_share(plugins: Plugins) -> None:
         ("0.5.9", "[policy.parallelism]\npipeline = 2\n", None),
         ("0.5.9", "[policy.kv_cache]\npage_size = 64\n", None),
         ("0.6.0", "[policy.kv_cache]\npage_size = 3000\n", None),
+        ("0.5.16", "[policy.batching]\nprefill_decode_interval = 1\n", "prefill_decode_interval"),
+        ("0.5.20", "[policy.batching]\nprefill_decode_interval = 1\n", None),
+        ("0.5.16", "[policy.batching]\nprefill_decode_interval = 0\n", None),
     ],
 )
 def test_what_is_refused(plugins: Plugins, version: str, rest: str, path: str | None) -> None:

@@ -138,6 +138,8 @@ def test_defaults_by_release(plugins: Plugins, version: str | None, share: float
     cache, batching = (composition.context.configs[name] for name in ("kv_cache", "batching"))
     assert (cache.memory_utilization, cache.prefix_reuse) == (share, cached)
     assert (batching.chunked_prefill, batching.max_sequences) == (chunked, 128)
+    # Whole prompts are batches of their own, between which others decode.
+    assert (batching.mixed_steps, batching.prefill_decode_interval) == (chunked, 0 if chunked else 1)
 
 
 @pytest.mark.parametrize(
