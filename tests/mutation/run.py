@@ -5,7 +5,8 @@ operators; a few that this code base needs (``min`` for ``max``, ``<`` for ``<=`
 Tests are collected once. Every mutant gets a fork of the process that did, where the changed functions take the place
 of the imported ones; no file is written, and the tree must not change meanwhile. Mutants are drawn at random by module
 with a fixed seed, so that two runs on one tree try the same ones. Results are one JSON object a line, and a run goes on
-from the file it finds: with more tiers it tries again only what survived.
+from the file it finds: with more tiers it tries again only what survived. Of what the tests leave, ``--types`` asks the
+type checker, which every commit has to pass as well: what it refuses is counted apart.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ import random
 import re
 import resource
 import select
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import types
 import warnings
@@ -324,12 +328,15 @@ def mutated(mutant: Mutant, source: str) -> str | None:
     return None if same else str(code)
 
 
-def sample(paths: Iterable[str], seed: int, sizes: dict[str, int]) -> Iterator[Mutant]:
-    """Draw mutants of each module: as many as its package's size, the same for the same seed and text."""
+def sample(paths: Iterable[str], seed: int, sizes: dict[str, int], share: float) -> Iterator[Mutant]:
+    """Draw mutants of each module: a share of all, or its package's size if that is less.
+
+    The same for the same seed and text, and a larger share has those of a smaller one.
+    """
     for path in paths:
         every = mutants_of(path, (ROOT / path).read_text(encoding="utf-8"))
         random.Random(f"{seed}:{path}").shuffle(every)
-        yield from every[: sizes[package_of(path)]]
+        yield from every[: min(sizes[package_of(path)], math.ceil(share * len(every)))]
 
 
 def package_of(path: str) -> str:
@@ -657,23 +664,62 @@ def limit_time(seconds: int) -> None:
     signal.alarm(4 * seconds)
 
 
+def refuse(mutants: Iterable[Mutant], known: dict[str, Result], results: Path) -> None:
+    """Ask the type checker of each mutant, in a copy of the sources; what it refuses is written down as such."""
+    with tempfile.TemporaryDirectory() as name, results.open("a", encoding="utf-8") as log:
+        copy = Path(name)
+        for source in SOURCES:
+            shutil.copytree(ROOT / source, copy / source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        daemon = [str(Path(sys.executable).with_name("dmypy")), "--status-file", str(copy / "status.json")]
+
+        def passes() -> str:
+            told = subprocess.run([*daemon, "run", "--"], cwd=copy, capture_output=True, text=True, check=False)
+            return "" if told.returncode == 0 else next(iter(told.stdout.splitlines()), told.stderr)
+
+        try:
+            if wrong := passes():
+                raise SystemExit(f"the type checker refuses the sources themselves: {wrong}")
+            for mutant in mutants:
+                file = copy / mutant.path
+                source = file.read_text(encoding="utf-8")
+                code = mutated(mutant, source)
+                if code is None:
+                    continue
+                file.write_text(code, encoding="utf-8")
+                told = passes()
+                file.write_text(source, encoding="utf-8")
+                if told:
+                    known[mutant.key] |= {"outcome": "refused", "by": [told]}
+                    log.write(json.dumps(known[mutant.key]) + "\n")
+        finally:
+            subprocess.run([*daemon, "stop"], cwd=copy, capture_output=True, check=False)
+
+
 def described(mutant: Mutant) -> Result:
     """Return what names a mutant in the results."""
     return {"key": mutant.key, **mutant._asdict(), "package": package_of(mutant.path)}
 
 
 def table(results: Iterable[dict[str, Any]]) -> str:
-    """Return mutants, killed, survived and score by package and over all, as a Markdown table."""
+    """Return mutants, what became of them and the score by package and over all, as a Markdown table.
+
+    The first score is of the tests alone, the second counts what the type checker refuses as noticed.
+    """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         for name in (result["package"], "all"):
-            counts[name]["survived" if result["outcome"] == "survived" else "killed"] += 1
-    lines = ["| Package | Mutants | Killed | Survived | Score |", "|---|---:|---:|---:|---:|"]
+            outcome = result["outcome"] if result["outcome"] in ("survived", "refused") else "killed"
+            counts[name][outcome] += 1
+    lines = [
+        "| Package | Mutants | Killed | Refused by types | Survived | Score of tests | with types |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
     for name in ("core", "policies", "rules", "all"):
-        killed, survived = counts[name]["killed"], counts[name]["survived"]
-        if killed + survived:
-            score = killed / (killed + survived)
-            lines.append(f"| {name} | {killed + survived} | {killed} | {survived} | {score:.1%} |")
+        killed, refused, survived = (counts[name][outcome] for outcome in ("killed", "refused", "survived"))
+        if total := killed + refused + survived:
+            tests, both = killed / total, (killed + refused) / total
+            lines.append(f"| {name} | {total} | {killed} | {refused} | {survived} | {tests:.1%} | {both:.1%} |")
     return "\n".join(lines)
 
 
@@ -684,9 +730,11 @@ def main() -> int:
     parser.add_argument("--core", type=int, default=60, help="mutants a core module (default 60)")
     parser.add_argument("--policies", type=int, default=25, help="mutants a policy module (default 25)")
     parser.add_argument("--rules", type=int, default=5, help="mutants a rule module (default 5)")
+    parser.add_argument("--share", type=float, default=1.0, help="share of a module's mutants, at most (default 1)")
     parser.add_argument("--tiers", type=int, default=3, choices=range(1, TIERS + 1), help="tiers of tests (default 3)")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="try again what survived, from the first tier on")
+    parser.add_argument("--types", action="store_true", help="ask the type checker of what survived, and run no test")
     parser.add_argument("--only", default="", help="modules whose path has this regular expression")
     parser.add_argument("--minutes", type=float, default=0, help="start no mutant after so long (default: no limit)")
     parser.add_argument("--results", type=Path, default=Path("mutation.jsonl"), help="file to go on from")
@@ -699,12 +747,12 @@ def main() -> int:
             record = json.loads(line)
             known[record["key"]] = record
     sizes = {"core": options.core, "policies": options.policies, "rules": options.rules}
-    if options.again:
+    if options.again or options.types:
         matching = (r for r in known.values() if re.search(options.only, r["path"]))
         chosen = [Mutant(*(r[name] for name in Mutant._fields)) for r in matching]
         todo = [(m, 1) for m in chosen if known[m.key]["outcome"] == "survived"]
     else:
-        chosen = list(sample((m for m in modules() if re.search(options.only, m)), options.seed, sizes))
+        chosen = list(sample((m for m in modules() if re.search(options.only, m)), options.seed, sizes, options.share))
         todo = [
             (m, known[m.key]["tier"] + 1 if m.key in known else 1)
             for m in chosen
@@ -712,7 +760,9 @@ def main() -> int:
         ]
     random.Random(options.seed).shuffle(todo)
     print(f"{len(chosen)} mutants, {len(todo)} to try", flush=True)
-    if todo:
+    if options.types:
+        refuse((mutant for mutant, _ in todo), known, options.results)
+    elif todo:
         os.chdir(ROOT)
         roots = [str(ROOT / name) for name in SOURCES]
         sys.path[:0] = roots
@@ -724,7 +774,7 @@ def main() -> int:
         if result["outcome"] == "survived":
             print(f"{result['path']}:{result['line']} {result['operator']}\n- {result['before']}\n+ {result['after']}")
     print(table(tried))
-    score = sum(r["outcome"] != "survived" for r in tried) / max(1, len(tried))
+    score = sum(r["outcome"] not in ("survived", "refused") for r in tried) / max(1, len(tried))
     return int(100 * score < options.fail_under)
 
 
