@@ -125,7 +125,10 @@ ACCELERATORS = {
     "A100 NVLink": "nvidia/a100-sxm4-80gb",
     "A100-80GB": "nvidia/a100-sxm4-80gb",
     "A30": "nvidia/a30",
+    "Apple M1 Ultra": "apple/m1-ultra-64c",
     "B200": "nvidia/b200-sxm6-180gb",
+    # Cores, memory and bandwidth of a device are those of the part, on whichever board it is.
+    "Blackhole x4": "tenstorrent/blackhole-p150",
     "H100": "nvidia/h100-sxm5-80gb",
     "H100 SXM": "nvidia/h100-sxm5-80gb",
     "H100-80GB": "nvidia/h100-sxm5-80gb",
@@ -143,6 +146,7 @@ ACCELERATORS = {
     "RTX 4090 48GB mod": "nvidia/rtx-4090",
     "RTX 5090": "nvidia/rtx-5090",
     "RTX 5090 Laptop": "nvidia/rtx-5090",
+    "Ryzen AI Max+ 395 (Vulkan)": "amd/ryzen-ai-max-395-128gb",
     "T4": "nvidia/t4",
     "Tesla P40": "nvidia/p40",
     "DGX Spark GB10": "nvidia/gb10",
@@ -190,7 +194,10 @@ ENGINES = {
     "vllm": "vllm",
     "vllm (dynamo)": "vllm",
     "vllm fork": "vllm",
+    # Platforms outside of vLLM, whose own code plans the memory: no plugin has read it.
+    "vllm-metal": "generic",
     "vllm-tpu": "vllm",
+    "vllm-tt": "generic",
 }
 MONTHS = {
     "2023-07": "0.1.2", "2023-09": "0.1.7", "2023-11": "0.2.2", "2023-12": "0.2.6", "2024-01": "0.2.7",
@@ -242,6 +249,8 @@ SPELLED = {
     "chunked_prefill_size": ("batching", "prefill_chunk"),
     "prefill_decode_interval": ("batching", "prefill_decode_interval"),
 }
+CACHE_ALONE = ("vllm-tt",)
+"""Engines whose share of memory is the cache's alone, weights beside it (tenstorrent/tt-xla#4958)."""
 VARIABLES = {"allow long max model len": "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
 SLOTS = ("n_parallel", "n_slots")
 SERVER_FLAGS = {"n_ctx": "-c", "n_parallel": "-np", "n_slots": "-np", "kv_unified": "-kvu"}
@@ -507,7 +516,7 @@ def release(record: Record) -> str | None:
     if stated is not None:
         return stated[1]
     month = re.search(r"20\d\d-\d\d", record.version)
-    if not record.engine.startswith("vllm"):
+    if ENGINES.get(record.engine) != "vllm":
         return OTHER_MONTHS.get(record.engine, {}).get(month[0]) if month is not None else None
     if month is not None:
         return MONTHS.get(month[0])
@@ -543,7 +552,11 @@ def _policies(record: Record, tables: dict[str, dict[str, object]], config: Mapp
         if field in ("prefix_reuse", "chunked_prefill"):
             if isinstance(value, bool):
                 put(policy, field, value)
-        elif (found := number(value)) is not None:
+        elif (found := number(value)) is None:
+            continue
+        elif field == "memory_utilization" and record.engine in CACHE_ALONE and record.mem_gib:
+            put(policy, "memory_bytes", f"{found * record.mem_gib:g} GiB")
+        else:
             put(policy, field, found if field == "memory_utilization" else int(found))
     if flags.get("ep") is True:
         put("parallelism", "expert", int((number(flags.get("tp")) or 1) * (number(flags.get("dp")) or 1)))

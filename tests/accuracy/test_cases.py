@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import recorded
 
 import cases
 from cases import Outcome
@@ -56,6 +57,21 @@ def test_every_category_has_its_rules(all_outcomes: list[Outcome]) -> None:
 
 def test_no_reason_is_given_for_what_holds(all_outcomes: list[Outcome]) -> None:
     assert {o.case.id for o in all_outcomes if o.held} & cases.WHY.keys() == set()
+
+
+def test_a_share_of_the_cache_alone_is_a_size_of_it() -> None:
+    """The record's planner counted the heads of all four devices on each: there is room for four times its tokens."""
+    case = next(c for c in recorded.cases("memory") if c.id == "gemma4-31b-tt-tp-unsharded-kv")
+    made = recorded.reviewed(case).composition
+    assert made is not None
+    assert made.memory.cache_bytes == pytest.approx(0.2 * 32 * 2**30)
+    assert made.memory.capacity_tokens(128.0) == pytest.approx(4 * case.observed["kv_tokens"], rel=0.01)
+
+
+def test_a_platform_outside_of_an_engine_has_no_release_of_it() -> None:
+    outside = [c for c in recorded.cases("memory") if c.engine in ("vllm-metal", "vllm-tt")]
+    assert len(outside) == 3
+    assert {recorded.release(c) for c in outside} == {None}
 
 
 def test_the_specs_are_current() -> None:

@@ -73,9 +73,12 @@ WANTED = (
     "aws/trainium1",
     "aws/trainium2",
     "aws/inferentia2",
+    "apple/m1-ultra-64c",
     "apple/m2-ultra-76c",
     "apple/m3-ultra-80c",
     "apple/m4-max-40c",
+    "amd/ryzen-ai-max-395-128gb",
+    "tenstorrent/blackhole-p150",
 )
 
 PINS = {
@@ -105,12 +108,14 @@ PINS = {
     "nvidia/gb300": 8192,
     "nvidia/rtx-5090": 512,
     "nvidia/rtx-pro-6000": 512,
+    "amd/ryzen-ai-max": 256,
     "amd/mi210": 4096,
     "amd/mi": 8192,
     "intel/gaudi2": 6144,
     "intel/gaudi3": 8192,
     "apple/m4-max": 512,
     "apple/": 1024,
+    "tenstorrent/blackhole": 256,
 }
 """Data pins of the memory by the beginning of the id, first match: widths that vendors print, 1024 an HBM stack."""
 
@@ -150,8 +155,16 @@ OPS = {
     "cdna2": (1024, 128),
     "cdna3": (2048, 256),
     "cdna4": (4096, 256),
+    "rdna3.5": (512, 256),
+    # Two passes, as the 16-bit rates are.
+    "blackhole": (2048, 0),
 }
 CLOCKS_HZ = (1.25e9, 2.65e9)
+APPLE_HZ = {"apple-m1": 1.296e9, "apple-m2": 1.398e9}
+"""Clock of the GPU by generation."""
+
+BOOST_HZ = {"rdna3.5": (2.8e9, 3.0e9)}
+"""Where a vendor reckons with a clock that larger chips do not reach."""
 TIMES_BF16 = {"tf32": 0.5, "bf16": 1, "fp16": 1, "fp16_acc16": 2, "fp8": 2, "fp8_acc16": 4, "int8": 2, "fp6": 2}
 """Rate of a precision in units of bf16, before the exceptions; 4-bit ones twice the 8-bit ones."""
 
@@ -182,6 +195,7 @@ RATIOS = {
     ("amd/mi250x-oam-128gb", "int8"): 1,
     ("amd/mi250x-oam-128gb", "int4"): 1,
     ("amd/mi355x-oam-288gb", "fp6"): 4,
+    ("amd/ryzen-ai-max-395-128gb", "int8"): 1,
     ("google/tpu-v4", "int8"): 1,
     ("google/tpu-v5p", "fp8"): 1,
     ("google/tpu-v6e", "fp8"): 1,
@@ -233,6 +247,7 @@ L2_MIB = {
     "cdna2-2": (16,),
     "cdna3": (32,),
     "cdna4": (32,),
+    "rdna3.5": (2,),
     "gaudi2": (48,),
     "gaudi3": (96,),
 }
@@ -248,10 +263,13 @@ SRAM_KIB = {
     "cdna2": 64,
     "cdna3": 64,
     "cdna4": 160,
+    "blackhole": 1536,
     "neuroncore-v2": 24 * 1024,
     "neuroncore-v3": 28 * 1024,
 }
 UNITS = {
+    "amd/ryzen-ai-max-395-128gb": 40,
+    "apple/m1-ultra-64c": 64,
     "apple/m2-ultra-76c": 76,
     "apple/m3-ultra-80c": 80,
     "apple/m4-max-40c": 40,
@@ -263,6 +281,7 @@ UNITS = {
     "google/tpu-v5p": 2,
     "google/tpu-v6e": 1,
     "google/tpu7x": 2,
+    "tenstorrent/blackhole-p150": 120,
 }
 WATTS = {
     # By the way a board is cooled and powered; a class spans less than a factor of two.
@@ -283,6 +302,7 @@ WATTS = {
     "oam-2025": (1400, 1400),
     "tpu": (170, 200),
     "gb10": (140, 140),
+    "strix-halo": (120, 120),
 }
 LANES = {"NVLink2": 25e9, "NVLink3": 25e9, "NVLink4": 25e9, "NVLink5": 50e9}
 """Bytes a second and direction of one link."""
@@ -336,11 +356,11 @@ DOMAINS = {
 GENERATIONS = {
     "pascal": (3,),
     "volta": (3,), "turing": (3,), "ampere": (4,), "ada": (4,), "hopper": (5,), "blackwell": (5, 6), "cdna2": (4,),
-    "cdna3": (5,), "cdna4": (5,), "gaudi2": (4,), "gaudi3": (5,),
+    "cdna3": (5,), "cdna4": (5,), "gaudi2": (4,), "gaudi3": (5,), "blackhole": (5,),
 }  # fmt: skip
 DIES = {
     "cdna3": (8,), "cdna4": (8,), "blackwell": (2,), "blackwell-rtx": (1,), "gaudi3": (2,), "tpu7x": (2,),
-    "cdna2": (1, 2), "apple-m2": (2,), "apple-m3": (2,),
+    "cdna2": (1, 2), "apple-m1": (2,), "apple-m2": (2,), "apple-m3": (2,),
 }  # fmt: skip
 BALANCE = {
     # FLOP a byte of memory bandwidth in bf16 (fp16 where there is no bf16), by kind of part.
@@ -360,7 +380,9 @@ BALANCE = {
     "gaudi3": (450, 510),
     "tpu": (160, 565),
     "neuroncore": (225, 235),
-    "apple": (30, 40),
+    "apple": (26, 40),
+    "rdna3.5": (225, 240),
+    "blackhole": (640, 655),
 }
 
 
@@ -454,7 +476,9 @@ def compute(sheet: Mapping[str, Any]) -> Iterator[str]:
     sms = sheet.get("die", {}).get("sms")
     base = dense.get("bf16", dense.get("fp16"))
     if kind == "apple":
-        if dense and not dense["fp32"] == dense["fp16"] == pytest.approx(sms * 256 * 1.398e9, rel=0.01):
+        if dense and not dense["fp32"] == dense["fp16"] == pytest.approx(
+            sms * 256 * APPLE_HZ[sheet["architecture"]], rel=0.01
+        ):
             yield "an Apple GPU core does 128 multiply-adds a clock"
         return
     if kind == "pascal":
@@ -479,7 +503,8 @@ def compute(sheet: Mapping[str, Any]) -> Iterator[str]:
     elif ops is not None:
         # H20 has its tensor cores cut to a quarter.
         clock = base / (sms * ops[0]) * (4 if key == "nvidia/h20-96gb" else 1)
-        if not CLOCKS_HZ[0] <= clock <= CLOCKS_HZ[1]:
+        slowest, fastest = BOOST_HZ.get(kind, CLOCKS_HZ)
+        if not slowest <= clock <= fastest:
             yield f"the clock would be {clock / 1e9:.2f} GHz"
     for precision, rate in dense.items():
         if precision == "fp32":
@@ -583,6 +608,7 @@ def board_class(sheet: Mapping[str, Any]) -> str:
     key, form, kind = sheet["id"], sheet["form_factor"], chip(sheet)
     special = {
         "nvidia/gb10": "gb10",
+        "amd/ryzen-ai-max-395-128gb": "strix-halo",
         "nvidia/h20-96gb": "h20", "nvidia/a30": "a30", "nvidia/a10": "ga102-single", "nvidia/h200-nvl-141gb":
         "pcie-12vhpwr", "nvidia/rtx-4090": "pcie-12vhpwr", "amd/mi355x-oam-288gb": "oam-2025",
         "intel/gaudi3-pcie-128gb": "pcie-12vhpwr",
