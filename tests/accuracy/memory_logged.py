@@ -216,7 +216,8 @@ ALONE_WHY = {
     "whether the engine was built for as long ones is not recorded",
     "llama31-8b-3090-35k": "how many sequences the profile takes is not recorded: by default 256, whose logits take "
     "1.2 GiB to sort; the activations alone are 0.05",
-    "mixtral-awq-2a100-util05": "weights and cache leave 22 GiB to the profile of 32,768 tokens in release 0.2.7",
+    "mixtral-awq-2a100-util05": "of the 21 GiB that weights, cache and runtime leave to the profile of 32,768 tokens "
+    "10 are live at once; release 0.2.7 counts what PyTorch holds of freed memory, too",
     "qwen15-72b-2a100": f"{_SHARE}: weights and the logged cache exceed the default's",
     "qwen25-vl-72b-bf16-4a100-40g": "the profile of the vision tower is not modeled",
     "qwen3-coder-480b-fp8-8h20-dp8": "the H20 of 141 GB: two logged shares give 139.8 GiB in all",
@@ -228,8 +229,8 @@ ALONE_WHY = {
     "qwen38-27b-nvfp4-5090l-098": _PARTS,
     "dscoderv2-236b-8h100-16k": "10 GiB more besides weights and cache, on eight devices with a profile of "
     "16,000 tokens; whose they are is not recorded",
-    "kimi-linear-48b-awq-2x3090": "3 GiB more besides weights and cache in a profile of 64,000 tokens; whose "
-    "they are is not recorded",
+    "kimi-linear-48b-awq-2x3090": "3 GiB more besides weights and cache in a profile of 64,000 tokens, which skips the "
+    "kernels of linear attention; what the checkpoint keeps in wider formats is not recorded",
 }
 """Why the figures of a record that follow from its flags are off."""
 

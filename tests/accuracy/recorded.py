@@ -107,7 +107,9 @@ FORMATS = (
     (r"mxfp8", "mxfp8"),
     (r"\bfp8\b", "fp8"),
     (r"nvfp4", "nvfp4"),
-    (r"awq|gptq|int4", "int4-g128"),
+    # The name of the method is kept: older releases have kernels of their own for it.
+    (r"awq", "awq"),
+    (r"gptq|int4", "int4-g128"),
     (r"q4_k_m", "q4_k_m"),
     # ExLlamaV2: the bits of a weight with its scales.
     (r"4\.5 ?bpw", "int4-g32"),

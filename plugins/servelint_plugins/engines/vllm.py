@@ -250,6 +250,7 @@ def caches(version: str | None, ledger: MemoryLedger, context: Context) -> Memor
         from servelint_plugins.engines import vllm_profile
 
         ledger = vllm_profile.sampled(numbers, ledger, context, older=older)
+        ledger = vllm_profile.multiplied(numbers, ledger, context)
     plain = not ledger.states and not any(cache.held for cache in ledger.caches)
     if plain and ledger.stages == 1:
         return ledger

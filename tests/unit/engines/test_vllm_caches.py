@@ -378,3 +378,52 @@ def test_the_older_core_profiles_fewer_sequences_with_images(plugins: Plugins) -
         return next(r.bytes for r in held.reserves if r.name == "peak activations")
 
     assert peak("0.7.3") == peak("0.17.0") < peak("0.12.0")
+
+
+def awq_peak(plugins: Plugins, version: str, model: str, devices: int = 1, weights: str = "awq") -> float:
+    """Elements of a token at the peak of a profile run, where nothing is sorted."""
+    text = (
+        f'servelint = 1\n[hardware]\naccelerator = "nvidia/a100-sxm4-80gb"\ndevices = {devices}\n'
+        f'[model]\nid = "{model}"\nmax_model_len = 4096\n[engine]\nname = "vllm"\nversion = "{version}"\n'
+        f"[policy.batching]\nmax_batched_tokens = 4096\nmax_sequences = 1\n"
+    )
+    if weights:
+        text += f'[policy.quantization]\nweights = "{weights}"\n'
+    composition = Review(parse("a.toml", text, plugins.policies), plugins, Path()).composition
+    assert composition is not None
+    return next(r.bytes for r in composition.memory.reserves if r.name == "peak activations") / 4096 / 2
+
+
+LLAMA = "meta-llama/Llama-3.1-8B"  # 4,096 wide, MLP 14,336
+MIXTRAL = "mistralai/Mixtral-8x7B-v0.1"  # the same, eight experts, two of which a token chooses
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "devices", "elements"),
+    [
+        # Gate and up in one product: nine outputs beside three tensors of the residual width.
+        ("0.2.7", LLAMA, 1, 3 * 4096 + 9 * 2 * 14_336),
+        ("0.2.2", LLAMA, 2, 3 * 4096 + 9 * 14_336),
+        # The down side's output is not split: wider than an eighth of the up side's, which is still there.
+        ("0.2.7", LLAMA, 8, 3 * 4096 + 3 * 14_336 / 8 + 9 * 4096),
+        # Experts are whole, and gate and up come in turn.
+        ("0.2.7", MIXTRAL, 1, 5 * 4096 + 14_336 + 9 * 14_336),
+        ("0.2.7", MIXTRAL, 2, 5 * 4096 + 14_336 + 9 * 14_336),
+        # From 0.3 weights are widened for many tokens.
+        ("0.3.0", LLAMA, 1, 3 * 4096 + 3 * 14_336),
+        ("0.3.0", MIXTRAL, 1, 3 * 4096 + 2 * 3 * 14_336),
+    ],
+)
+def test_the_parts_of_awq_s_products(plugins: Plugins, version: str, model: str, devices: int, elements: float) -> None:
+    assert awq_peak(plugins, version, model, devices) == elements
+
+
+def test_weights_are_awq_s_by_name(plugins: Plugins) -> None:
+    plain = 3 * 4096 + 3 * 14_336
+    parts = 3 * 4096 + 9 * 2 * 14_336
+    named = "acme/Llama-3.1-8B-{}"
+    assert awq_peak(plugins, "0.2.7", named.format("AWQ"), weights="") == parts
+    assert awq_peak(plugins, "0.2.7", named.format("GPTQ"), weights="") == plain
+    assert awq_peak(plugins, "0.2.7", LLAMA, weights="int4-g128") == plain
+    # Of a checkpoint that is called so, but served in 16 bits, nothing is multiplied that way.
+    assert awq_peak(plugins, "0.2.7", named.format("AWQ"), weights="bf16") == plain
