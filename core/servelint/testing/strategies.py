@@ -389,6 +389,7 @@ def policy_strategies(plugins: Plugins, layers: int = 1, *, extreme: bool = Fals
             "max_batched_tokens": st.integers(16, 65_536),
             "prefill_chunk": st.integers(16, 16_384),
             "parallel_samples": st.integers(1, 4),
+            "prefill_decode_interval": st.integers(0, 8),
         },
         "kv_cache": {
             "memory_utilization": plain_floats(0.3, 1.0),
