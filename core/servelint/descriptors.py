@@ -91,7 +91,10 @@ class Engine(Value):
     another one. ``assumed`` is the release whose defaults stand where none is stated.
     ``dequantizes(version, format, accelerator)`` says whether a release is known to load weights of a format that the
     device does not multiply, and to multiply them in 16 bit; ``first_release(model_type)`` is the oldest release that
-    is known to load a model, empty where nothing is known.
+    is known to load a model, empty where nothing is known. ``pieces(version, context)`` names the keys of
+    ``[policy.batching]`` that the engine can be told here, of those that let others decode between the pieces of a
+    prompt: ``chunked_prefill``, ``mixed_steps``, ``prefill_decode_interval``. Without ``mixed_steps`` among them,
+    chunked prompts are mixed with decoding.
     """
 
     name: str
@@ -111,6 +114,7 @@ class Engine(Value):
     assumed: str = ""
     dequantizes: Callable[[str, Format, Accelerator], bool] | None = None
     first_release: Callable[[str], str] | None = None
+    pieces: Callable[[str | None, Context], tuple[str, ...]] | None = None
 
 
 class TraceRow(NamedTuple):

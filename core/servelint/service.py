@@ -207,6 +207,12 @@ class Point:
             prefill_outputs=outputs,
         )
 
+    def prompts_shape(self, past: float = 0.0, most: float = math.inf) -> StepShape:
+        """The step with most prompt tokens, up to ``most``, over ``past`` cached ones: beside decoding, or alone."""
+        alone = not self.service.mixed
+        size = self.service.prompt_step if alone else self.chunk
+        return self.shape(min(size or self.service.mix.new_prompt, most), past, decoding=0.0 if alone else None)
+
     @cached_property
     def plain_s(self) -> float:
         """Seconds of a step without prefill."""
@@ -245,7 +251,7 @@ class Point:
             return prompts * (seconds + self.alone_s(each - whole * most, context + whole * most, 1.0))
         if tokens <= room or each <= 0:
             return self.alone_s(tokens, context, 1.0, prompts)
-        packed = max(room / each, 1.0)
+        packed = max(room / each if self.service.prompt_step else math.floor(room / each), 1.0)
         return prompts / packed * self.alone_s(packed * each, context, 1.0, packed)
 
     def alone_s(self, tokens: float, context: float, outputs: float = 1.0, prompts: float = 1.0) -> float:
@@ -343,15 +349,19 @@ class Point:
         if own <= 0 or not self.service.scheduler.lockstep:
             return full, rest, crowd
         # Ranks that step together all wait when any of them prefills.
-        union = _any_of(own, self.service.scheduler.ranks)
+        union = self._union(own)
         return full / own * union, rest / own * union, crowd
+
+    def _union(self, own: float) -> float:
+        """Share of steps in which any rank prefills, where each does in a share of its own."""
+        return min(_any_of(own, self.service.scheduler.ranks), self.service.most_mixed)
 
     @cached_property
     def _rank_shares(self) -> tuple[float, float, float]:
         """The same for the steps of one rank."""
         if self.service.separate:
             return 0.0, 0.0, 1.0
-        most = 1.0 / self.service.decodes_between
+        most = self.service.most_mixed
         full = min(most, self._prompts_per_rank * self._prompts.full)
         pieces = self._prompts_per_rank * self._prompts.rest
         rest = min(most - full, pieces * self._decoding_share)
@@ -362,9 +372,10 @@ class Point:
         """Share of requests that arrive while others decode.
 
         Where prompts go first, what arrives during prompts is let in before the next decoding step, which so waits for
-        several; in a closed loop requests follow one that has finished, and none does meanwhile.
+        several; in a closed loop requests follow one that has finished, and none does meanwhile. Of ranks that step
+        together, which wait for each other's prompts, the means of a closed loop are taken.
         """
-        if not self.service.prompts_first or not self.service.open_loop:
+        if not self.service.prompts_first or not self.service.open_loop or self.service.scheduler.lockstep:
             return 1.0
         mix = self.service.mix
         prompts = self._prompts_per_rank * self.prompts_s(mix.new_prompt, mix.prompt.mean - mix.new_prompt)
@@ -376,10 +387,10 @@ class Point:
         ranks = self.service.scheduler.ranks
         if not self.service.scheduler.lockstep:
             return float(ranks)
-        own = min(1.0, self._prompts_per_rank) if self.service.prompts_first else sum(self._rank_shares[:2])
+        own = sum(self._rank_shares[:2])
         if own <= 0:
             return float(ranks)
-        return max(1.0, ranks * own / _any_of(own, ranks))
+        return max(1.0, ranks * own / self._union(own))
 
     @property
     def mixed_share(self) -> float:
@@ -399,7 +410,7 @@ class Point:
         if self.service.prompts_first:
             # Prompts take the time that they need from decoding, and more sequences decode.
             return False
-        room = (self.chunk or self.service.room(self.batch)) / self.service.decodes_between
+        room = (self.chunk or self.service.room(self.batch)) * self.service.most_mixed
         return self._prompts_per_rank * self.service.mix.new_prompt > room * (1 + 1e-9)
 
     @cached_property
@@ -542,7 +553,7 @@ class Point:
 
     @property
     def _between_s(self) -> float:
-        """Seconds that others decode between two steps of prompts alone."""
+        """Seconds that others decode between two steps with prompts."""
         return self.service.scheduler.decodes_between * self.plain_s
 
     def _last_s(self, tokens: float, last: float) -> float:
@@ -590,11 +601,8 @@ class Point:
             if math.isinf(room):
                 room = max(self._prompts_per_rank, 1.0) * mix.new_prompt
             context = mix.prompt.mean - mix.new_prompt + max(mix.new_prompt - room, 0.0) / 2
-            prompts = max(room / mix.new_prompt, 1.0)
-            if self.service.mixed:
-                full = self._every_rank_s(room, context, 1.0, prompts)
-            else:
-                full = self._every_rank_s(room, context, 1.0, prompts, 0.0) + self._between_s
+            prompts, decoding = max(room / mix.new_prompt, 1.0), None if self.service.mixed else 0.0
+            full = self._every_rank_s(room, context, 1.0, prompts, decoding) + self._between_s
             times = [(n.weight, mix.computed(n.tokens) / room * full) for n in mix.prompt.nodes]
         return sum(w * s for w, s in times), sum(w * s * s for w, s in times)
 
@@ -754,19 +762,23 @@ class Service:
         return self.scheduler.prompts_first and not self.separate
 
     @property
-    def decodes_between(self) -> int:
-        """Decoding steps to a step with prompts, at least."""
-        return 1 if self.mixed else max(self.scheduler.decodes_between, 1)
+    def most_mixed(self) -> float:
+        """Largest share of decoding steps that are mixed, or follow on prompts alone."""
+        between = 0 if self.separate else self.scheduler.decodes_between
+        return 1.0 / (between + 1 if self.scheduler.mixed else max(between, 1))
 
     @property
     def prompt_step(self) -> float:
         """Tokens of a prompt that a step of prompts alone takes; 0 when prompts are not cut."""
         return float(self.scheduler.chunk_tokens or 0)
 
-    @property
+    @cached_property
     def prompt_room(self) -> float:
-        """Tokens of several prompts that such a step takes; infinite without a budget."""
-        return self.prompt_step or float(self.scheduler.max_batched_tokens or math.inf)
+        """Tokens of several prompts that such a step takes; infinite without a budget. Whole prompts stay whole."""
+        budget = float(self.scheduler.max_batched_tokens or math.inf)
+        if self.prompt_step or math.isinf(budget):
+            return self.prompt_step or budget
+        return max(math.floor(budget / self.mix.new_prompt), 1) * self.mix.new_prompt
 
     @property
     def decode_replicas(self) -> int:

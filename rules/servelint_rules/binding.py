@@ -41,6 +41,10 @@ def binding(review: Review, service: Service) -> Binding:
     elif service.separate:
         pool = ("policy", "disaggregation", "prefill")
         return Binding("prefill pool", "the prefill pool computes all the time", pool, True)
+    elif between := service.scheduler.decodes_between:
+        name = "prefill_decode_interval"
+        text = f"prompts get a step only after {counted(between, 'decoding step')}, and fill it"
+        return Binding(name, text, limit_path(review, name), True)
     else:
         room = fullest.chunk or service.room(fullest.batch)
         if fullest.mixed_s(2 * room, 0.0) < fullest.mixed_s(room, 0.0) * 2 / GAIN:
@@ -63,7 +67,7 @@ def _resource(service: Service, point: Point) -> str:
     """The resource that decides the kind of step in which most of the time goes."""
     shape = point.shape()
     if point.mixed_share * point.average_mixed_s > point.step_s / 2:
-        shape = point.shape(min(point.chunk or math.inf, service.mix.new_prompt))
+        shape = point.prompts_shape(most=service.mix.new_prompt)
     resource = decode_side(service.composition).pricer.price(shape).binding_resource
     named = {"compute": "compute", "hbm": "memory bandwidth"}
     return named.get(resource, f"the {resource.removeprefix('link:')} link")
@@ -114,7 +118,7 @@ def certainly_over(review: Review, ideal: Service, rate: float) -> bool:
 def _slack(review: Review, service: Service) -> float:
     """By how much the most rate could grow if what was assumed of the limits were set otherwise."""
     kind = binding(review, service).kind
-    if kind in ("max_sequences", "max_batched_tokens"):
+    if kind in ("max_sequences", "max_batched_tokens", "prefill_decode_interval"):
         assumed = review.assumption("policy", "batching", kind)
         return math.inf if assumed is not None and assumed.source.kind == "default" else 1.0
     if kind == "KV capacity":

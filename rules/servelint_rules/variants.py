@@ -17,6 +17,8 @@ from servelint_rules.layouts import fits
 Edits = tuple[tuple[KeyPath, str], ...]
 BATCHING: KeyPath = ("policy", "batching")
 NOTHING: Mapping[str, Any] = {}
+MIXES = {"mixed_steps": True}
+CUTS = ("chunked_prefill",)
 
 MOST_TOKENS = 16384
 """Token budgets of a step beyond this are not proposed: a step of so many tokens takes a second on large models."""
@@ -73,23 +75,28 @@ class Pieces(NamedTuple):
 
 
 def pieces(review: Review) -> Pieces:
-    """What cuts prompts, and lets others decode between the pieces; nothing where they do already.
-
-    With drafts SGLang mixes no steps: what it has for them, in the newest releases, is a decoding step between two
-    of prompts.
-    """
+    """What cuts prompts, and lets others decode between the pieces; nothing where they do, or no key does it."""
     composition, batching = review.composition, review.policy("batching")
+    if composition is None or review.engine is None:
+        return Pieces()
+    keys = CUTS if review.engine.pieces is None else review.engine.pieces(review.engine_version, composition.context)
+    changes: dict[str, Any] = {}
     if batching.chunked_prefill is False:
-        return Pieces((((*BATCHING, "chunked_prefill"), "true"),), {"chunked_prefill": True, "mixed_steps": True})
-    if composition is None or not composition.scheduler.prompts_first:
+        if "chunked_prefill" not in keys:
+            return Pieces()
+        changes["chunked_prefill"] = True
+    elif not composition.scheduler.prompts_first:
         return Pieces()
-    if not review.policy("speculation").active:
-        return Pieces((((*BATCHING, "mixed_steps"), "true"),), {"mixed_steps": True})
-    between: dict[str, Any] = {"prefill_decode_interval": 1}
-    other = review.variant(batching=evolve(batching, **between))
-    if other is None or not allowed(review, other):
-        return Pieces()
-    return Pieces((((*BATCHING, "prefill_decode_interval"), "1"),), between)
+    if batching.mixed_steps is False and not composition.scheduler.decodes_between:
+        between: dict[str, Any] = {"mixed_steps": True, "prefill_decode_interval": 1}
+        own = next((name for name in between if name in keys), None)
+        if own is not None:
+            changes[own] = between[own]
+        elif composition.scheduler.chunked:
+            return Pieces()
+    edits = tuple(((*BATCHING, name), "true" if value is True else str(value)) for name, value in changes.items())
+    # An engine that cannot be told to mix what it cuts does so.
+    return Pieces(edits, changes if {"mixed_steps", "prefill_decode_interval"} & set(keys) else changes | MIXES)
 
 
 def allowed(review: Review, composition: Composition) -> bool:

@@ -673,12 +673,15 @@ def refuse(mutants: Iterable[Mutant], known: dict[str, Result], results: Path) -
         shutil.copy(ROOT / "pyproject.toml", copy)
         daemon = [str(Path(sys.executable).with_name("dmypy")), "--status-file", str(copy / "status.json")]
 
-        def passes() -> str:
+        def complaint() -> str:
             told = subprocess.run([*daemon, "run", "--"], cwd=copy, capture_output=True, text=True, check=False)
-            return "" if told.returncode == 0 else next(iter(told.stdout.splitlines()), told.stderr)
+            wrong = [line for line in told.stdout.splitlines() if ": error: " in line]
+            if told.returncode and not (told.returncode == 1 and wrong):
+                raise SystemExit(f"the type checker itself fails: {told.stdout}{told.stderr}")
+            return wrong[0] if wrong else ""
 
         try:
-            if wrong := passes():
+            if wrong := complaint():
                 raise SystemExit(f"the type checker refuses the sources themselves: {wrong}")
             for mutant in mutants:
                 file = copy / mutant.path
@@ -687,7 +690,7 @@ def refuse(mutants: Iterable[Mutant], known: dict[str, Result], results: Path) -
                 if code is None:
                     continue
                 file.write_text(code, encoding="utf-8")
-                told = passes()
+                told = complaint()
                 file.write_text(source, encoding="utf-8")
                 if told:
                     known[mutant.key] |= {"outcome": "refused", "by": [told]}

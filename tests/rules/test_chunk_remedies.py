@@ -145,17 +145,73 @@ def test_where_prompts_go_first_others_have_to_decode_in_between(plugins: Plugin
     assert helps(plugins, mended, "SLO008") == helps(plugins, mended, "SLO001") == []
 
 
-@pytest.mark.parametrize(("version", "between"), [("0.5.16", False), ("0.5.20", True)])
-def test_with_drafts_steps_are_not_mixed(plugins: Plugins, version: str, between: bool) -> None:
-    spec = UNSAID.replace('"sglang"', f'"sglang"\nversion = "{version}"').replace("[workload]", DRAFTS)
+@pytest.mark.parametrize(
+    ("version", "method", "key"),
+    [
+        ("0.5.16", "mtp", None),
+        ("0.5.20", "mtp", "mixed_steps"),
+        ("0.5.16", "ngram", None),
+        ("0.5.20", "ngram", "prefill_decode_interval"),
+    ],
+)
+def test_what_drafts_leave_of_the_remedies(plugins: Plugins, version: str, method: str, key: str | None) -> None:
+    """Up to 0.5.16 any draft keeps SGLang from mixing steps, and no flag lets others decode between two of prompts."""
+    drafts = DRAFTS.replace('"mtp"', f'"{method}"')
+    spec = UNSAID.replace('"sglang"', f'"sglang"\nversion = "{version}"').replace("[workload]", drafts)
     (text,) = helps(plugins, spec, "SLO008")
-    assert set_keys(text).get("prefill_decode_interval") == ("1" if between else None), text
-    assert "mixed_steps" not in text
-    assert text.startswith("set " if between else "prefill on a pool of its own")
-    if between:
-        keys = "\n".join(f"{key} = {value}" for key, value in set_keys(text).items())
-        mended = spec.replace("prefill_chunk = 1024", keys)
+    keys = set_keys(text)
+    assert keys.keys() == ({key, "prefill_chunk"} if key else set()), text
+    if key:
+        lines = "\n".join(f"{name} = {value}" for name, value in keys.items())
+        mended = spec.replace("prefill_chunk = 1024", lines)
         assert helps(plugins, mended, "SLO008") == helps(plugins, mended, "SLO001") == []
+    else:
+        assert text.startswith("prefill on a pool of its own")
+
+
+def test_an_engine_that_mixes_nothing_by_itself_is_told_to(plugins: Plugins) -> None:
+    """SLO008: prompts that SGLang cuts go first all the same."""
+    spec = UNSAID.replace("prefill_chunk = 1024", "chunked_prefill = false")
+    (text,) = helps(plugins, spec, "SLO008")
+    keys = set_keys(text)
+    assert keys.keys() == {"chunked_prefill", "mixed_steps", "prefill_chunk"}, text
+    mended = spec.replace("chunked_prefill = false", "\n".join(f"{name} = {value}" for name, value in keys.items()))
+    assert helps(plugins, mended, "SLO008") == helps(plugins, mended, "SLO001") == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "more"),
+    [("tgi", "2.4.0", ""), ("vllm", "0.11.0", f"mixed_steps = false\n{DRAFTS.removesuffix('[workload]')}")],
+)
+def test_a_key_that_the_engine_does_not_have_is_no_remedy(
+    plugins: Plugins, engine: str, version: str, more: str
+) -> None:
+    spec = UNSAID.replace('"sglang"', f'"{engine}"\nversion = "{version}"').replace("prefill_chunk = 1024", more)
+    (text,) = helps(plugins, spec, "SLO008")
+    assert text.startswith("prefill on a pool of its own"), text
+    assert set_keys(text) == {}
+
+
+def test_decoding_between_prompts_is_named_where_it_holds_them_back(plugins: Plugins) -> None:
+    """SLO007: not the chunk or a resource is used up, and no more replicas are needed."""
+    spec = UNSAID.replace("prefill_chunk = 1024", "prefill_chunk = 1024\nprefill_decode_interval = 300")
+    (found,) = (f.finding for f in run_case(Case("", spec), plugins).findings if f.finding.code == "SLO007")
+    assert "prompts get a step only after 300 decoding steps" in found.message
+    fewer = re.match(r"policy\.batching\.prefill_decode_interval = (\d+) carries it", found.help)
+    assert fewer is not None, found.help
+    mended = spec.replace("interval = 300", f"interval = {fewer[1]}")
+    codes = {f.finding.code for f in run_case(Case("", mended), plugins).findings}
+    assert not codes & {"SLO001", "SLO007", "SLO008"}
+
+
+def test_the_steps_of_a_first_token_are_told(plugins: Plugins) -> None:
+    late = UNSAID.replace('ttft = { p99 = "4 s" }', 'ttft = { p99 = "300 ms" }')
+    (found,) = (f.finding for f in run_case(Case("", late), plugins).findings if f.finding.code == "SLO001")
+    # 16,000 tokens in chunks of 1,024.
+    assert "a prompt of 16,000 tokens (p99), in 16 steps of up to 1,024 tokens" in found.equation
+    between = late.replace("prefill_chunk = 1024", "prefill_chunk = 1024\nprefill_decode_interval = 1")
+    (found,) = (f.finding for f in run_case(Case("", between), plugins).findings if f.finding.code == "SLO001")
+    assert "in 16 steps of up to 1,024 tokens and between them those of" in found.equation
 
 
 def test_an_objective_that_prompts_before_decoding_break_is_kept_beside_them(plugins: Plugins) -> None:

@@ -634,6 +634,49 @@ def test_sequences_decode_between_two_steps_of_prompts(between: int) -> None:
     assert Service(composed(scheduler), mix(1000, 200)).point(batches[1]).mixed_share == pytest.approx(1 / between)
 
 
+@pytest.mark.parametrize("open_loop", [True, False])
+@pytest.mark.parametrize("batch", [20.0, 200.0, 800.0])
+def test_ranks_in_lockstep_prefill_what_arrives(batch: float, open_loop: bool) -> None:
+    """The prompts of all ranks in the average step are those that arrive in it, whoever waits for whom."""
+    scheduler = Scheduler(chunk_tokens=8000, mixed=False, ranks=4, lockstep=True)
+    tokens_only = LinearPricer(fixed=0.0, decode=1e-9, prompt=PROMPT)
+    point = Service(composed(scheduler, tokens_only), mix(4000, 100), open_loop=open_loop).point(batch)
+    prompts = (point.step_s - point.plain_s) / (4000 * PROMPT)
+    assert prompts == pytest.approx(point.requests_per_step)
+    assert point.requests_per_step == pytest.approx(batch / 100)
+
+
+def test_the_interval_of_ranks_in_lockstep_is_one_for_all() -> None:
+    scheduler = Scheduler(chunk_tokens=8000, mixed=False, ranks=8, lockstep=True, decodes_between=8)
+    service = Service(composed(scheduler), mix(4000, 100))
+    assert service.point(80.0).mixed_share == pytest.approx(1 / 8)
+    assert not service.point(80.0).saturated
+    # 8 ranks take 2 prompts each with every eighth step: 200 sequences bring as many.
+    assert [service.point(200.0 * (1 + by)).saturated for by in (-1e-6, 1e-6)] == [False, True]
+
+
+def test_mixed_steps_have_decoding_steps_between_them_too() -> None:
+    scheduler = Scheduler(chunk_tokens=400, max_batched_tokens=1000, decodes_between=4)
+    point = Service(composed(scheduler), mix(1000, 200), open_loop=False).point(1.0)
+    # Of five steps one takes a chunk: 400 tokens of 1,000 a request, which comes with every 200.
+    assert point.ttft("mean") == pytest.approx(
+        3 * (FIXED + DECODE) + (1000 + 1000 / 200) * PROMPT + 2 * 4 * (FIXED + DECODE)
+    )
+    most = 400 / 5 / 1000 * 200
+    service = Service(composed(scheduler), mix(1000, 200))
+    assert [service.point(most * (1 + by)).saturated for by in (-1e-6, 1e-6)] == [False, True]
+
+
+def test_whole_prompts_stay_whole() -> None:
+    scheduler = Scheduler(max_batched_tokens=500, mixed=False, decodes_between=1)
+    service = Service(composed(scheduler), mix(400, 100))
+    # One prompt of 400 tokens to a step of 500, and not one and a quarter.
+    assert service.prompt_room == 400
+    assert [service.point(100.0 * (1 + by)).saturated for by in (-1e-6, 1e-6)] == [False, True]
+    two = Service(composed(Scheduler(max_batched_tokens=500, mixed=False)), mix(200, 100), open_loop=False).point(500.0)
+    assert two.average_mixed_s - two.plain_s == pytest.approx(2.5 * FIXED + 1000 * PROMPT)
+
+
 def test_prompts_that_go_first_take_no_budget_from_decoding() -> None:
     scheduler = Scheduler(max_batched_tokens=16, mixed=False)
     assert "max_batched_tokens" not in Service(composed(scheduler), mix()).limits

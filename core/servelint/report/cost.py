@@ -42,8 +42,7 @@ def as_object(figures: Figures) -> dict[str, Any]:
     stream, memory = figures.single_stream, figures.memory
     knee, point = review.knee, review.operating_point
     steps: dict[str, Any] = {name: step_object(figures, step) for name, step in figures.steps.items()}
-    if figures.separate:
-        steps["mixed"] = None
+    steps.setdefault("mixed", None)
     return {
         **head(),
         "file": review.document.name,

@@ -80,6 +80,8 @@ def _steps_text(figures: Figures, style: Style) -> list[str]:
     lines.append(f"  {PREFILL}")
     if figures.separate:
         lines.append("  no mixed step: prompts are prefilled on a pool of their own")
+    elif "mixed" not in figures.steps:
+        lines.append("  no mixed step: prompts are prefilled in steps of their own")
     return [*lines, ""]
 
 

@@ -500,7 +500,12 @@ class Explainer:
     def _pace(self, point: Point) -> tuple[Node, ...]:
         return (
             Node("step without prefill", point.plain_s, "s", "estimate; see decode.estimate_s"),
-            Node("step with prefill, average", point.average_mixed_s, "s", "estimate; see mixed.estimate_s"),
+            Node(
+                "step with prefill, average" if point.service.mixed else "prompts and the step after them, average",
+                point.average_mixed_s,
+                "s",
+                "estimate; see mixed.estimate_s" if "mixed" in self.figures.steps else "estimate",
+            ),
             Node(
                 "share of steps with prefill", point.mixed_share, "", "prompt tokens that arrive in the time of a step"
             ),
@@ -552,6 +557,8 @@ class Explainer:
         mix, scheduler = point.service.mix, point.service.scheduler
         length = mix.prompt.mean if percentile == "mean" else mix.prompt.quantile(percentile_share(percentile))
         how = "on its own pool, with the KV transfer" if self.figures.separate else "beside decoding"
+        if not point.service.mixed:
+            how = "before the others decode"
         parts = [
             Node("wait for prefill, mean", point.queue_s, "s", "Kingman's G/G/1 form, exponential tail"),
             Node("wait for a sequence slot, mean", point.slot_wait[1], "s", "G/G/c in Sakasegawa's form"),

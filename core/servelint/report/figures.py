@@ -156,12 +156,12 @@ class Figures:
 
     @cached_property
     def steps(self) -> dict[str, Step]:
-        """The priced steps by name: ``decode``, ``prefill``, and ``mixed`` unless prefill has its own pool."""
+        """The priced steps by name: ``decode``, ``prefill``, and ``mixed`` unless prefill has its own pool or steps."""
         new, cached = self.prompt
         q = float(self.composition.scheduler.verify_tokens)
         shapes = {"decode": (decode(self.batch, self.context, q), self.decode_side)}
         shapes["prefill"] = (prefill(new, cached), self.prefill_side)
-        if not self.separate:
+        if not self.separate and self.composition.scheduler.mixed:
             chunk = self._chunk(new)
             middle = cached + max(new - chunk, 0.0) / 2
             shape = shapes["decode"][0]._replace(

@@ -29,4 +29,9 @@ def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default
     }
 
 
-ENGINE = Engine("generic", defaults, reserve_bytes)
+def pieces(version: str | None, context: Context) -> tuple[str, ...]:
+    """Nothing is known of what it lacks."""
+    return "chunked_prefill", "mixed_steps", "prefill_decode_interval"
+
+
+ENGINE = Engine("generic", defaults, reserve_bytes, pieces=pieces)

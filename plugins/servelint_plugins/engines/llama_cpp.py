@@ -67,6 +67,11 @@ def _read(invocation: Invocation, arguments: tuple[Word, ...], version: str | No
     return read(invocation, arguments, version)
 
 
+def pieces(version: str | None, context: Context) -> tuple[str, ...]:
+    """None: prompts are always cut."""
+    return ()
+
+
 ENGINE = Engine(
     "llama.cpp",
     defaults,
@@ -75,6 +80,7 @@ ENGINE = Engine(
     sources=("ggml-org/llama.cpp",),
     when_full="fails",
     starts=(("llama-server",), ("llama.cpp", "server")),
+    pieces=pieces,
     images=("ggml-org/llama.cpp", "ggerganov/llama.cpp"),
     read=_read,
 )

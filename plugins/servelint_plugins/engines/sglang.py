@@ -29,7 +29,12 @@ RUNNER = "sgl-project/sglang python/sglang/srt/model_executor/model_runner.py"
 ASSUMED = (0, 5, 23)
 LEAST_CAPABILITY = (7, 5)
 NO_INTERVAL = (0, 5, 16)
-"""The newest release that was read without ``--prefill-decode-interval``."""
+"""The newest release that was read without ``--prefill-decode-interval``, and in which any draft unmixes steps."""
+OVERRIDES = "sgl-project/sglang python/sglang/srt/arg_groups/model_overrides/qwen3_vl.py"
+LET_IN = ("qwen3_vl", "qwen3_vl_moe")
+"""Models for which the newest release read decodes 22 steps between two of prompts, on large parts of Hopper."""
+MIXED_DRAFTS = ("eagle", "mtp")
+"""Methods of speculation with which newer ones mix steps (python/sglang/srt/speculative/spec_info.py)."""
 PLAIN_VIT_PARAMS = 12 * 24 * 1024**2
 """Parameters of the vision tower that the correction of the static share takes as its unit (ViT-L/14)."""
 
@@ -187,7 +192,17 @@ def defaults(version: str | None, context: Context) -> Mapping[tuple[str, str], 
         ("batching", "mixed_steps"): Default(
             False, f"{note}, prompts go first", Source("engine", FILE, "enable_mixed_chunk")
         ),
-    }
+    } | _between(numbers, context, note)
+
+
+def _between(numbers: tuple[int, ...], context: Context, note: str) -> dict[tuple[str, str], Default]:
+    """Decoding steps between two of prompts, where the engine sets any by itself."""
+    part = context.accelerator
+    hopper = bool(part.capability) and part.capability[0] == 9 and part.usable_memory[0] >= 60 * GIB
+    if not (numbers >= (0, 5, 23) and hopper and context.architecture.model_type in LET_IN):
+        return {}
+    source = Source("engine", OVERRIDES, "prefill_decode_interval")
+    return {("batching", "prefill_decode_interval"): Default(22, f"{note} for this model on Hopper", source)}
 
 
 def reserve_bytes(version: str | None, context: Context) -> Mapping[str, Default]:
@@ -255,6 +270,18 @@ def unsupported(version: str | None, context: Context) -> Iterator[tuple[KeyPath
         yield path, message, Source("engine", FILE, "check_server_args")
 
 
+def pieces(version: str | None, context: Context) -> tuple[str, ...]:
+    """What a release and drafts allow: up to 0.5.16 those switch mixed steps off, in newer ones some do.
+
+    With drafts and attention groups prompts and decoding sequences never share a step.
+    """
+    numbers, speculation = _release(version), context.config("speculation")
+    groups = context.config("parallelism").attention_ranks > 1
+    mixes = not speculation.active or (numbers > NO_INTERVAL and speculation.method in MIXED_DRAFTS and not groups)
+    ways = (*(("mixed_steps",) if mixes else ()), *(("prefill_decode_interval",) if numbers > NO_INTERVAL else ()))
+    return ("chunked_prefill", *ways) if ways else ()
+
+
 def _read(invocation: Invocation, arguments: tuple[Word, ...], version: str | None) -> Reading:
     # The table of flags is only needed where a file starts the engine.
     from servelint_plugins.engines.sglang_arguments import read
@@ -274,6 +301,7 @@ ENGINE = Engine(
     release_images=("lmsysorg/sglang",),
     read=_read,
     unsupported=unsupported,
+    pieces=pieces,
     assumed=".".join(map(str, ASSUMED)),
     moved=("0.4.3", "0.4.9", "0.5.3", "0.5.5", "0.5.12", "0.5.16", "0.5.20"),
 )

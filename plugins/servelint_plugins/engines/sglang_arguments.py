@@ -13,7 +13,7 @@ from servelint.launch.flags import read_options
 from servelint.launch.invocation import Invocation, Reading, Trouble, Word
 from servelint.releases import release
 from servelint_plugins.engines.layers import Layers, file_beside, own_server
-from servelint_plugins.engines.sglang import ENGINE
+from servelint_plugins.engines.sglang import ENGINE, MIXED_DRAFTS, NO_INTERVAL
 from servelint_plugins.engines.sglang_flags import WHOLE, table
 
 PARALLEL = ("policy", "parallelism")
@@ -193,6 +193,11 @@ class _Reader:
                 self.flags.set(name, ("engine", "enforce_eager"), True)
         self.flags.largest(("cuda-graph-bs", "cuda-graph-bs-decode", "cuda-graph-max-bs", "cuda-graph-max-bs-decode"))
 
+    def _mixes(self, algorithm: str) -> bool:
+        """Whether steps stay mixed with this kind of draft."""
+        newer = not self.numbers or self.numbers > NO_INTERVAL
+        return newer and self.attention == 1 and METHODS.get(algorithm) in MIXED_DRAFTS
+
     def _speculation(self) -> None:
         flags, name = self.flags, "speculative-algorithm"
         algorithm = str(flags.value(name) or "").upper()
@@ -201,7 +206,7 @@ class _Reader:
         verified = flags.value("speculative-num-draft-tokens")
         draft = flags.value("speculative-draft-model-path")
         method = METHODS.get(algorithm)
-        if algorithm and flags.value("enable-mixed-chunk"):
+        if algorithm and flags.value("enable-mixed-chunk") and not self._mixes(algorithm):
             flags.set("enable-mixed-chunk", (*BATCHING, "mixed_steps"), False, "switched off by speculation")
         if method is None:
             return

@@ -134,6 +134,11 @@ def _read(invocation: Invocation, arguments: tuple[Word, ...], version: str | No
     return read(invocation, arguments, version)
 
 
+def pieces(version: str | None, context: Context) -> tuple[str, ...]:
+    """None: what is cut follows from the release and the heads."""
+    return ()
+
+
 ENGINE = Engine(
     "tgi",
     defaults,
@@ -145,5 +150,6 @@ ENGINE = Engine(
     release_images=("huggingface/text-generation-inference",),
     read=_read,
     assumed=CHECKED,
+    pieces=pieces,
     moved=("1.4.0", "1.4.1", "2.0.0", "2.3.0", "2.4.0", "2.4.1", "3.0.0", "3.1.0", "3.1.1", "3.2.0", "3.3.0"),
 )

@@ -530,7 +530,7 @@ def _admitted(service: Service) -> float:
     limits = [math.inf]
     if scheduler.max_sequences is not None:
         limits.append(float(scheduler.max_sequences))
-    if scheduler.max_batched_tokens is not None and not service.separate:
+    if scheduler.max_batched_tokens is not None and scheduler.mixed and not service.separate:
         limits.append(float(max(scheduler.max_batched_tokens // scheduler.verify_tokens, 1) * scheduler.ranks))
     return min(limits)
 

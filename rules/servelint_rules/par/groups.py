@@ -36,7 +36,7 @@ def heaviest(point: Point, past: float = 0.0) -> tuple[StepShape, ...]:
     plain = point.shape()
     if point.mixed_share <= 0:
         return (plain,)
-    return plain, point.shape(point.chunk or point.service.mix.new_prompt, past)
+    return plain, point.prompts_shape(past)
 
 
 def regrouped(composition: Composition, tensor: int, pipeline: int) -> Composition | None:

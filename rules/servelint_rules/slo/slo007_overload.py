@@ -267,6 +267,12 @@ def _help(review: Review, service: Service, bound_by: Binding, rate: float) -> s
         larger = next((budget for budget, composition in larger_budgets(review) if carries(composition)), None)
         if larger is not None:
             parts.append(f"{told(budget_edits(review, larger))} carries it")
+    if bound_by.kind == "prefill_decode_interval":
+        batching, between = review.policy("batching"), service.scheduler.decodes_between
+        while between and not parts:
+            between //= 2
+            if carries(sound(review, review.variant(batching=evolve(batching, prefill_decode_interval=between)))):
+                parts.append(f"policy.batching.prefill_decode_interval = {between} carries it")
     load = Load(service.mix, total, objectives)
     alone, cheapest = sizes(review, load, admission=bound_by.kind == "max_sequences")
     here = review.replicas * service.composition.setup.topology.devices

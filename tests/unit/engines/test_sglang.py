@@ -76,8 +76,17 @@ def share(plugins: Plugins, accelerator: str, rest: str, model: str = "meta-llam
         ("--enable-mixed-chunk", None, {"batching.mixed_steps": True}),
         (
             "--enable-mixed-chunk --speculative-algorithm NEXTN",
-            None,
+            "0.5.16",
             {"batching.mixed_steps": False, "speculation.method": "mtp", "speculation.tokens": 3},
+        ),
+        # Newer releases go on mixing with drafts of the model's own, and where attention is not data parallel.
+        ("--enable-mixed-chunk --speculative-algorithm NEXTN", "0.5.20", {"batching.mixed_steps": True}),
+        ("--enable-mixed-chunk --speculative-algorithm NEXTN", None, {"batching.mixed_steps": True}),
+        ("--enable-mixed-chunk --speculative-algorithm NGRAM", "0.5.20", {"batching.mixed_steps": False}),
+        (
+            "--tp 8 --dp 8 --enable-dp-attention --enable-mixed-chunk --speculative-algorithm NEXTN",
+            "0.5.20",
+            {"batching.mixed_steps": False},
         ),
         ("--prefill-decode-interval 4", "0.5.20", {"batching.prefill_decode_interval": 4}),
         ("--max-prefill-tokens 8192", None, {"batching.max_batched_tokens": 8192}),
