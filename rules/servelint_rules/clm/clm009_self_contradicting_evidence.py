@@ -278,5 +278,5 @@ def _about_tail(review: Review, item: Backed) -> bool:
     claim = item.claim
     if claim.metric == "goodput":
         return True
-    stated = claim.at is not None and any(getattr(claim.at, f"{m}_p99", None) is not None for m in LATENCIES[:3])
+    stated = claim.at is not None and any(getattr(claim.at, f"{m}_p99", None) is not None for m in LATENCIES)
     return stated or any(o.metric == claim.metric and o.percentile in ("p99", "p999") for o in review.objectives)
