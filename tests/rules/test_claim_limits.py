@@ -8,7 +8,7 @@ from servelint.manager import Plugins
 from servelint.review import Review
 from servelint.shapes import decode, prefill
 from servelint.testing import review_of
-from servelint_rules.clm.limits import Sides, Terms, best, fitting, kept_at_most, read, sides
+from servelint_rules.clm.limits import Sides, Terms, best, described, fitting, kept_at_most, read, sides
 
 HEAD = '[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
 MODEL = '[model]\nid = "meta-llama/Llama-3.1-8B"\nmax_model_len = 16384\n'
@@ -200,6 +200,8 @@ def test_without_a_batch_memory_decides(plugins: Plugins) -> None:
     assert found.value == pytest.approx(max(rates))
     # An empty context counts as one token.
     assert fitting(on, 0.0) == fitting(on, 1.0)
+    token, _ = judged(plugins, OUTPUT, more=f"[policy.kv_cache]\npage_size = 1\n{WORKLOAD}")
+    assert fitting(token, 0.0) == fitting(token, 1.0) == pytest.approx(2 * fitting(token, 2.0), abs=1)
     limited, same = judged(plugins, OUTPUT, "devices = 2\n", f"[policy.batching]\nmax_sequences = 20\n{WORKLOAD}")
     assert fitting(limited, same.context) == 20
     ranks = "[policy.parallelism]\ntensor = 1\ndata = 2\n[policy.batching]\nmax_sequences = 20\n"
@@ -216,6 +218,11 @@ def test_assumed_acceptance_counts_every_draft(plugins: Plugins) -> None:
     assert declared.composition is not None
     # 1 + 1/2 + 1/4 + 1/8 + 1/16
     assert kept_at_most(declared, declared.composition) == pytest.approx(1.9375)
+    grammar = '[policy.constrained_decoding]\nbackend = "xgrammar"\nshare = 0.5\njump_forward = 0.4\n'
+    jumping = reviewed(plugins, OUTPUT, more=drafts + grammar + WORKLOAD)
+    assert jumping.composition is not None
+    # A fifth of the tokens takes no step.
+    assert kept_at_most(jumping, jumping.composition) == pytest.approx(5 / 0.8)
 
 
 def test_a_claim_on_another_part_is_priced_there(plugins: Plugins) -> None:
@@ -227,3 +234,76 @@ def test_a_claim_on_another_part_is_priced_there(plugins: Plugins) -> None:
     assert own.copies == 1
     review = reviewed(plugins, f'{pace}assumes = {{ accelerator = "nvidia/unheard-of" }}')
     assert sides(review, review.claims[0][1]) is None
+
+
+def test_a_total_without_an_output_is_none(plugins: Plugins) -> None:
+    review = reviewed(plugins, 'metric = "total_throughput"\nvalue = "1000 tok/s"\nat = { prompt_tokens = 100 }')
+    assert read(review, review.claims[0][1]) is None
+
+
+def test_another_part_is_put_into_both_pools_and_into_one_replica_once(plugins: Plugins) -> None:
+    rate = (
+        'metric = "total_throughput"\nvalue = "1000 tok/s"\nat = { prompt_tokens = 100, output_tokens = 9 }\n'
+        'assumes = { accelerator = "nvidia/h200-sxm5-141gb" }'
+    )
+    on, _ = judged(plugins, rate)
+    assert on.prefill is on.decode
+    apart, _ = judged(plugins, rate, more=POOLS.replace("tensor = 1, replicas = 2", "tensor = 2, replicas = 1"))
+    assert [side.setup.topology.devices for side in (apart.prefill, apart.decode)] == [2, 1]
+    names = {side.setup.topology.accelerator.id for side in (apart.prefill, apart.decode)}
+    assert names == {"nvidia/h200-sxm5-141gb"}
+
+
+def test_prompt_tokens_that_are_cached_are_read_and_not_computed(plugins: Plugins) -> None:
+    at = "at = { batch = 64, prompt_tokens = 800, output_tokens = 1 }"
+    on, terms = judged(plugins, f'metric = "total_throughput"\nvalue = "1000 tok/s"\n{at}', more=WORKLOAD)
+    for hit, new in ((0.25, 600.0), (0.999, 1.0)):
+        found = best(on, terms._replace(prefix_hit=hit), "bound")
+        assert found is not None
+        # Of outputs of one token, as many requests finish as sequences decode.
+        assert found.shape == found.shape._replace(
+            prefill_sequences=64.0, prefill_tokens=new, prefill_context=800.0 - new
+        )
+        assert found.value == pytest.approx(64 * 801 / on.decode.pricer.bound(found.shape))
+    short = best(on, terms._replace(output=0.5), "bound")
+    assert short is not None
+    assert short.shape.prefill_sequences == 64.0
+    requests = best(on, terms._replace(kind="requests"), "bound")
+    assert requests is not None
+    assert requests.value == pytest.approx(64 / requests.seconds)
+
+
+def test_ranks_that_decode_in_one_step_are_not_charged_the_prefill_of_all(plugins: Plugins) -> None:
+    at = "at = { batch = 64, prompt_tokens = 800, output_tokens = 101 }"
+    ranks = "[policy.parallelism]\ntensor = 1\ndata = 2\n"
+    on, terms = judged(plugins, f'metric = "total_throughput"\nvalue = "1000 tok/s"\n{at}', "devices = 2\n", ranks)
+    found = best(on, terms, "bound")
+    assert found is not None
+    assert found.shape.prefill_sequences == 0
+
+
+def test_a_limit_of_one_sequence_is_one(plugins: Plugins) -> None:
+    rate = 'metric = "output_throughput"\nvalue = "1000 tok/s"\nat = { context = 900 }'
+    on, terms = judged(plugins, rate, more="[policy.batching]\nmax_sequences = 1\n")
+    found = best(on, terms, "bound")
+    assert found is not None
+    assert found.batch == 1.0
+    assert described(terms, found) == "for one sequence with 900 tokens of context"
+
+
+def test_how_many_fit_is_said_of_rates_without_a_batch(plugins: Plugins) -> None:
+    on, terms = judged(plugins, 'metric = "output_throughput"\nvalue = "1000 tok/s"\nat = { context = 900 }')
+    found = best(on, terms, "bound")
+    assert found is not None
+    assert described(terms, found).endswith(" with 900 tokens of context that fit at once")
+    assert described(terms._replace(batch=9), found).endswith(" with 900 tokens of context")
+
+
+def test_a_prompt_below_one_token_is_computed_as_one(plugins: Plugins) -> None:
+    on, terms = judged(plugins, 'metric = "ttft"\nvalue = "50 ms"\nat = { prompt_tokens = 100 }')
+    found = best(on, terms._replace(prefix_hit=0.999), "bound")
+    assert found is not None
+    assert found.value == on.prefill.pricer.bound(prefill(1.0, 99.0))
+    less = best(on, terms._replace(prompt=0.5), "bound")
+    assert less is not None
+    assert less.shape == prefill(1.0, 0.0)

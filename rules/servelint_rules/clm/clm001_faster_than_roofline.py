@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from attrs import evolve
 
@@ -23,6 +23,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.spec.model import TOKENS_MAX, Claim, ClaimAssumes, ClaimAt
+from servelint.spec.schema import Problems
 from servelint_rules.clm.limits import Best, Sides, Terms, best, described, fitting, kept_at_most, read, sides
 from servelint_rules.clm.samples import SPEC, changed
 from servelint_rules.layouts import altered, on_accelerator
@@ -48,13 +49,8 @@ class Verdict(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """An assumption under which the claim may be possible, and the limit that it gives.
+    """An assumption under which the claim may be possible, and the limit that it gives."""
 
-    ``rank`` orders kinds of assumptions: first how the figure reads, then what is deployed, then drafted and
-    cached tokens, then the point.
-    """
-
-    rank: int
     text: str
     limit: float
 
@@ -388,19 +384,29 @@ def _measured(review: Review, path: KeyPath, claim: Claim) -> Iterator[Claim]:
         return
     from servelint.measured import derived_tpot, differences
 
-    prompt, output = run.prompt_tokens.get("mean", 0.0), run.output_tokens.get("mean", 0.0)
-    if not (1 <= prompt <= TOKENS_MAX and 1 <= output <= TOKENS_MAX) or any(differences(review, run)):
+    prompt, output = run.prompt_tokens.get("mean"), run.output_tokens.get("mean")
+    if not (_within(prompt, TOKENS_MAX) and _within(output, TOKENS_MAX)) or any(differences(review, run)):
         return
     derived = derived_tpot(run)
     pace = derived if derived is not None else run.tpot_s.get("mean")
     at = ClaimAt(prompt_tokens=prompt, output_tokens=output)
-    hit = ClaimAssumes(prefix_hit=run.cache_hit) if run.cache_hit is not None and 0 < run.cache_hit <= 1 else None
-    if pace is not None and 1e-9 <= pace <= 1e6:
-        yield Claim("tpot", f"{pace!r} s", at=evolve(at, batch=1), assumes=hit)
-    if run.output_throughput is not None and 1e-6 <= run.output_throughput <= 1e11:
-        limit = run.concurrency
-        most = evolve(at, concurrency=int(limit)) if limit is not None and 1 <= limit <= 1e6 else at
-        yield Claim("output_throughput", f"{run.output_throughput!r} tok/s", at=most, assumes=hit)
+    hit = ClaimAssumes(prefix_hit=run.cache_hit) if _within(run.cache_hit, 1) else None
+    most = evolve(at, concurrency=int(run.concurrency)) if _within(run.concurrency, TOKENS_MAX) else at
+    for metric, figure, point in (
+        ("tpot", pace, evolve(at, batch=1)),
+        ("output_throughput", run.output_throughput, most),
+    ):
+        try:
+            measured = Claim(metric, figure, at=point, assumes=hit)
+        except Problems:
+            # What no spec could claim, the file leaves out or has wrong: CLM009's.
+            continue
+        yield measured
+
+
+def _within(figure: float | None, most: float) -> TypeGuard[float]:
+    """Whether a file says a figure, and one that can be."""
+    return figure is not None and 0 < figure <= most
 
 
 def _ratio(verdict: Verdict) -> str:
@@ -467,32 +473,35 @@ def _equation(on: Sides, terms: Terms, limit: Best) -> str:
 
 
 def _explained(review: Review, on: Sides, terms: Terms, tolerance: float) -> list[Explanation]:
-    """The assumptions that alone make the claim possible: of each kind the smallest, in the order of the kinds."""
-    smallest: dict[int, Explanation] = {}
-    for found in (*_readings(review, on, terms), *_changed(review, on, terms), *_elsewhere(on, terms)):
-        other = smallest.get(found.rank)
-        closer = other is None or (found.limit < other.limit) == terms.is_rate
-        if closer and not terms.beats(found.limit, tolerance):
-            smallest[found.rank] = found
-    return [smallest[rank] for rank in sorted(smallest)]
+    """The assumptions that alone make the claim possible: of each kind the smallest, in the order of the kinds.
+
+    First how the figure reads, then what is deployed, then drafted and cached tokens, then the point. What changes
+    nothing is no explanation, since the claim beats what is deployed.
+    """
+    closest = min if terms.is_rate else max
+    kinds = (list(_readings(review, on, terms)), *_changed(review, on, terms), *_elsewhere(on, terms))
+    enough = ([e for e in kind if not terms.beats(e.limit, tolerance)] for kind in kinds)
+    return [closest(kind, key=lambda e: e.limit) for kind in enough if kind]
 
 
-def _changed(review: Review, on: Sides, terms: Terms) -> Iterator[Explanation]:
-    """Changes of what is deployed: fewer bits, sparse rates, other devices, drafted tokens."""
-    changes: list[tuple[int, str, Change]] = [(1, text, _quantized(weights=name)) for name, text in NARROWER]
-    changes.append((1, "a KV cache in FP8", _quantized(kv_cache="fp8")))
-    changes.append((2, "a compute rate with 2:4 structured sparsity", _sparse))
-    changes += [
-        (3, f"the bandwidth and compute of {other.name}", _placed(other))
-        for other in _relatives(review, on.decode.setup.topology.accelerator)
+def _changed(review: Review, on: Sides, terms: Terms) -> Iterator[list[Explanation]]:
+    """Changes of what is deployed, by their kind: fewer bits, sparse rates, other devices, drafted tokens."""
+    kinds: list[list[tuple[str, Change]]] = [
+        [
+            *((text, _quantized(weights=name)) for name, text in NARROWER),
+            ("a KV cache in FP8", _quantized(kv_cache="fp8")),
+        ],
+        [("a compute rate with 2:4 structured sparsity", _sparse)],
+        [
+            (f"the bandwidth and compute of {other.name}", _placed(other))
+            for other in _relatives(review, on.decode.setup.topology.accelerator)
+        ],
     ]
     if on.decode.scheduler.verify_tokens == 1:
-        changes.append((4, f"speculative decoding ({DRAFTS} drafts, {ACCEPTANCE:.0%} of them kept)", _drafted))
-    for rank, text, change in changes:
-        other_sides = on.changed(change)
-        found = best(other_sides, terms, "bound") if other_sides is not None else None
-        if found is not None:
-            yield Explanation(rank, text, found.value)
+        kinds.append([(f"speculative decoding ({DRAFTS} drafts, {ACCEPTANCE:.0%} of them kept)", _drafted)])
+    for kind in kinds:
+        found = ((text, best(other, terms, "bound")) for text, change in kind if (other := on.changed(change)))
+        yield [Explanation(text, limit.value) for text, limit in found if limit is not None]
 
 
 def _sparse(composition: Composition) -> Composition | None:
@@ -530,11 +539,8 @@ def _relatives(review: Review, own: Accelerator) -> Iterator[Accelerator]:
     """Other devices of the same family, or of the same architecture."""
     catalogue = review.plugins.accelerators
     vendor = own.id.partition("/")[0]
-    for name in catalogue.ids():
-        if name.partition("/")[0] != vendor or name == own.id:
-            continue
-        other = catalogue.get(name)
-        if own.family == other.family or own.architecture == other.architecture:
+    for other in map(catalogue.get, (name for name in catalogue.ids() if name.startswith(f"{vendor}/"))):
+        if other.id != own.id and (own.family == other.family or own.architecture == other.architecture):
             yield other
 
 
@@ -543,16 +549,16 @@ def _readings(review: Review, on: Sides, terms: Terms) -> Iterator[Explanation]:
     own = best(on, terms, "bound")
     if own is None:
         return
-    if terms.unit == " per device" and terms.factor > 1:
-        yield Explanation(0, f"a figure of all {terms.factor:.0f} devices", own.value * terms.factor)
-    if terms.is_rate and not terms.unit and review.replicas > 1:
-        yield Explanation(0, f"a figure of all {review.replicas} replicas", own.value * review.replicas)
-    if terms.kind == "user" and terms.batch is not None and terms.batch > 1:
-        yield Explanation(0, f"a figure of all {sequences(terms.batch)} sequences", own.value * terms.batch)
+    if terms.unit == " per device":
+        yield Explanation(f"a figure of all {terms.factor:.0f} devices", own.value * terms.factor)
+    if terms.is_rate and not terms.unit:
+        yield Explanation(f"a figure of all {review.replicas} replicas", own.value * review.replicas)
+    if terms.kind == "user" and terms.batch is not None:
+        yield Explanation(f"a figure of all {sequences(terms.batch)} sequences", own.value * terms.batch)
     if terms.kind == "output" and terms.prompt and terms.output:
         counted = best(on, terms._replace(kind="total"), "bound")
         if counted is not None:
-            yield Explanation(0, "counting prompt tokens with the output tokens", counted.value)
+            yield Explanation("counting prompt tokens with the output tokens", counted.value)
 
 
 def _most(on: Sides, terms: Terms) -> str:
@@ -564,18 +570,14 @@ def _most(on: Sides, terms: Terms) -> str:
     return admits if admitted == held else f"memory holds {sequences(held * on.copies)}, {admits}"
 
 
-def _elsewhere(on: Sides, terms: Terms) -> Iterator[Explanation]:
-    """Other points: a prefix cache, more sequences, no context."""
-    others: list[tuple[int, str, Terms]] = []
-    if terms.kind in ("ttft", "total", "requests") and terms.prefix_hit < CACHED:
-        cached = terms._replace(prefix_hit=CACHED)
-        others.append((5, f"a prefix cache that holds {CACHED:.0%} of the prompts", cached))
+def _elsewhere(on: Sides, terms: Terms) -> Iterator[list[Explanation]]:
+    """Other points, each a kind of its own: a prefix cache, more sequences, no context."""
+    others = [(f"a prefix cache that holds {CACHED:.0%} of the prompts", terms._replace(prefix_hit=CACHED))]
     if terms.batch is not None and terms.kind in ("output", "total", "requests"):
         most = _most(on, terms)
         more = terms._replace(batch=None)
-        others.append((6, f"more sequences at once than it states ({most})", more))
-    if terms.context > 0 and terms.kind != "ttft":
-        others.append((7, "an empty context", terms._replace(context=0.0)))
-    for rank, text, other in others:
+        others.append((f"more sequences at once than it states ({most})", more))
+    others.append(("an empty context", terms._replace(context=0.0)))
+    for text, other in others:
         if (found := best(on, other, "bound")) is not None:
-            yield Explanation(rank, text, found.value)
+            yield [Explanation(text, found.value)]

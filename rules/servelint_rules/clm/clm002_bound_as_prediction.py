@@ -96,7 +96,7 @@ evidence = "bench.json"
             expected = best(on, terms, "estimate") if limit is not None else None
             if limit is None or expected is None or not abs(terms.value / limit.value - 1) <= near:
                 continue
-            if abs(terms.value / expected.value - 1) <= near or terms.beats(limit.value, near):
+            if abs(terms.value / expected.value - 1) <= near:
                 continue
             evidence = review.evidence(path, claim)
             if evidence is not None and _confirmed(evidence.run, claim.metric, claim.value):

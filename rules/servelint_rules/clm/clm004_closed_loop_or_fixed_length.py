@@ -31,9 +31,8 @@ at = { concurrency = 32 }
 evidence = "bench.json" # expect: CLM004
 """
 FIXED = changed(
-    num_prompts=2, completed=2, input_lens="[1000, 1000]", output_lens="[200, 200]", total_input_tokens=2000,
-    total_output_tokens=400, duration=0.2,
-)  # fmt: skip
+    completed=2, input_lens="[1000, 1000]", output_lens="[200, 200]", total_input_tokens=2000, total_output_tokens=400
+)
 SPREAD = FIXED.replace("[1000, 1000]", "[999, 1001]")
 
 

@@ -90,7 +90,7 @@ class AssumedCacheHit(Rule):
         if review.composition is None or mix is None:
             yield Lacks("a composed deployment and workload lengths")
             return
-        if mix.prefix_hit <= 0 or (review.rate() is None and not review.objectives):
+        if review.rate() is None and not review.objectives:
             return
         warm, cold = _point(review, mix), _point(review, mix._replace(prefix_hit=0.0))
         if warm is None or warm.misses(review.objectives, declared=True):

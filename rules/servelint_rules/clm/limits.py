@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal, NamedTuple
+
+from attrs import evolve
 
 from servelint.plugin import CatalogueError, Composition, Review
 from servelint.shapes import StepShape, decode, prefill
@@ -22,8 +24,6 @@ RATES: dict[str, Kind] = {
     "request_rate": "requests",
 }
 LATENCIES: dict[str, Kind] = {"ttft": "ttft", "itl": "itl", "tpot": "tpot"}
-MOST_SEQUENCES = 1 << 20
-"""More sequences at once than any memory holds; a limit where a sequence takes none."""
 
 
 class Sides(NamedTuple):
@@ -77,7 +77,7 @@ class Terms(NamedTuple):
 
     def most_favorable(self) -> Terms | None:
         """What the claim leaves open set to what makes most of it possible; None when that decides everything."""
-        if self.kind in ("total", "requests") and not {"prompt", "output"} <= self.stated:
+        if self.kind in ("total", "requests") and not self.stated.issuperset(("prompt", "output")):
             return None
         context = self.context if "context" in self.stated else 0.0
         prompt = 1.0 if self.kind == "ttft" and "prompt" not in self.stated else self.prompt
@@ -127,7 +127,7 @@ def read(review: Review, claim: Claim) -> Terms | None:
             prompt = context = at.prompt_tokens
             stated |= {"prompt", "context"}
         if at.output_tokens is not None:
-            output = max(at.output_tokens, 1.0)
+            output = at.output_tokens
             stated.add("output")
             if "prompt" in stated:
                 context = prompt + (output - 1) / 2
@@ -147,7 +147,7 @@ def read(review: Review, claim: Claim) -> Terms | None:
             factor, unit = float(_devices(composition)), " per device"
         elif claim.per == "deployment" and review.replicas > 1:
             factor, unit = 1 / review.replicas, f" of {review.replicas} replicas"
-            batch = None if batch is None else max(1, -(-batch // review.replicas))
+            batch = None if batch is None else -(-batch // review.replicas)
     own = claim.assumes.prefix_hit if claim.assumes is not None else None
     hit = own if own is not None else mix.prefix_hit if mix is not None else 0.0
     return Terms(
@@ -182,33 +182,42 @@ def kept_at_most(review: Review, side: Composition) -> float:
 def best(on: Sides, terms: Terms, figure: Bound, kept: float | None = None) -> Best | None:
     """The best value that a bound allows, None when not one sequence fits.
 
-    Rates are maximized over the sequences that memory and a declared admission limit hold, where the claim
-    states none. ``kept`` stands for the tokens that a step yields.
+    Rates are those of all sequences that memory and a declared admission limit hold, where the claim states none.
+    ``kept`` stands for the tokens that a step yields.
     """
     if terms.kind == "ttft":
-        new = max(terms.prompt * (1 - terms.prefix_hit), 1.0)
-        shape = prefill(new, max(terms.prompt - new, 0.0))
+        shape = prefill(*_prefilled(terms))
         seconds = _seconds(on.prefill, figure, shape)
         return Best(seconds, 1.0, shape, seconds)
     scheduler = on.decode.scheduler
     tokens_kept = scheduler.yield_per_step if kept is None else kept
     if terms.kind in ("itl", "tpot", "user"):
-        batch = max((terms.batch or 1.0) / on.copies, 1.0)
+        batch = _each(on, terms.batch)
         shape = decode(batch, terms.context, float(scheduler.verify_tokens))
         seconds = _seconds(on.decode, figure, shape)
         value = {"itl": seconds, "tpot": seconds / tokens_kept}.get(terms.kind, tokens_kept / seconds)
         return Best(value, batch, shape, seconds)
-    counted = {"output": 1.0, "total": (terms.prompt + terms.output) / max(terms.output, 1.0)}.get(
-        terms.kind, 1 / max(terms.output, 1.0)
-    )
-    found = None
-    for batch in _batches(on, terms):
-        shape = _loaded(on, terms, batch, tokens_kept)
-        seconds = _seconds(on.decode, figure, shape)
-        value = on.copies * counted * batch * tokens_kept / seconds
-        if found is None or value > found.value:
-            found = Best(value, batch, shape, seconds)
-    return found
+    most = float(fitting(on, terms.context))
+    if most < 1:
+        return None
+    # A step reads the weights once, for however many sequences: the rate grows with them.
+    batch = most if terms.batch is None else min(_each(on, terms.batch), most)
+    shape = _loaded(on, terms, batch, tokens_kept)
+    seconds = _seconds(on.decode, figure, shape)
+    output = max(terms.output, 1.0)
+    counted = {"output": 1.0, "total": (terms.prompt + terms.output) / output}.get(terms.kind, 1 / output)
+    return Best(on.copies * counted * batch * tokens_kept / seconds, batch, shape, seconds)
+
+
+def _each(on: Sides, batch: float | None) -> float:
+    """Sequences on each of the pools that decode, at least the one that is looked at."""
+    return 1.0 if batch is None else max(batch / on.copies, 1.0)
+
+
+def _prefilled(terms: Terms) -> tuple[float, float]:
+    """Tokens of a prompt to compute, at least one, and those that are cached."""
+    new = max(terms.prompt * (1 - terms.prefix_hit), 1.0)
+    return new, max(terms.prompt - new, 0.0)
 
 
 def _seconds(side: Composition, figure: Bound, shape: StepShape) -> float:
@@ -221,11 +230,9 @@ def _loaded(on: Sides, terms: Terms, batch: float, kept: float) -> StepShape:
     shape = decode(batch, terms.context, float(on.decode.scheduler.verify_tokens))
     if terms.kind == "output" or on.prefill is not on.decode or on.decode.scheduler.ranks > 1:
         return shape
-    new = max(terms.prompt * (1 - terms.prefix_hit), 1.0)
+    new, cached = _prefilled(terms)
     return shape._replace(
-        prefill_sequences=batch * kept / max(terms.output, 1.0),
-        prefill_tokens=new,
-        prefill_context=max(terms.prompt - new, 0.0),
+        prefill_sequences=batch * kept / max(terms.output, 1.0), prefill_tokens=new, prefill_context=cached
     )
 
 
@@ -235,28 +242,12 @@ def fitting(on: Sides, context: float) -> int:
     All memory that weights leave counts: what engines reserve is no bound.
     """
     side = on.decode
-    memory, limit = side.memory, MOST_SEQUENCES
-    for stage in range(memory.stages):
-        each = memory.sequence_bytes(max(context, 1.0), stage)
-        if each > 0:
-            left = memory.visible - memory.fit(stage).weights
-            limit = min(limit, max(int(left / each), 0) * memory.ranks)
+    whole = evolve(
+        side.memory, budget=side.memory.visible, budget_kind="total", reserves=(), cache_bytes=None, token_cap=None
+    )
+    limit = whole.resident_sequences(max(context, 1.0))
     declared = getattr(side.setup.deployment.policies.get("batching"), "max_sequences", None)
     return min(limit, declared * side.scheduler.ranks) if declared is not None else limit
-
-
-def _batches(on: Sides, terms: Terms) -> Iterator[float]:
-    limit = fitting(on, terms.context)
-    if limit < 1:
-        return
-    if terms.batch is not None:
-        yield min(max(terms.batch / on.copies, 1.0), float(limit))
-        return
-    batch = 1
-    while batch < limit:
-        yield float(batch)
-        batch *= 2
-    yield float(limit)
 
 
 def described(terms: Terms, found: Best) -> str:
