@@ -129,6 +129,12 @@ def test_where_no_split_of_the_heads_holds_the_weights_stages_may(devices: int, 
     assert found.help.startswith(start)
 
 
+def test_where_nothing_is_left_for_weights_no_split_of_them_helps(plugins: Plugins) -> None:
+    """MEM001: runtime and activations take more than 0.9 of 2 GB."""
+    found = only("MEM001", f"{L4}{memory_of(2 * 10**9)}{MODEL}", plugins)
+    assert found.help == ("the reserves alone exceed the budget: raise memory_utilization or lower max_batched_tokens")
+
+
 # MEM002
 
 
@@ -449,6 +455,8 @@ def test_of_the_load_and_what_is_let_in_the_lesser_presses(admitted: int, words:
     found = findings("MEM003", limited, plugins)
     assert bool(found) is (words is not None)
     assert all(f.message.startswith(words or "the offered rate keeps 32 sequences, ") for f in found)
+    # With 31 the rate is still carried.
+    assert all(f.fix is not None and f.fix.edits[0].text == "31" for f in found)
 
 
 def test_a_stage_that_caches_nothing_runs_out_of_nothing(plugins: Plugins) -> None:
