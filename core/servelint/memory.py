@@ -219,6 +219,11 @@ class MemoryLedger(Value):
         """Weight bytes on a device of the stage that holds most."""
         return max(self.fit(stage).weights for stage in self._distinct)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether weights and reserves leave anything for the cache on every device."""
+        return self.fit(self.tightest).left > 0
+
     def cache_left(self, stage: int) -> float:
         """Bytes for KV cache and state on a device of a stage, at least 0."""
         room = max(self.fit(stage).left, 0.0) if self.cache_bytes is None else self.cache_bytes

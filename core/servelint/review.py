@@ -438,7 +438,7 @@ class Review:
         if pools is None:
             return composition.memory
         ledgers = (pools.decode.composition.memory, pools.prefill.composition.memory)
-        return next((m for m in ledgers if m.fit(m.tightest).left <= 0), ledgers[0])
+        return next((m for m in ledgers if not m.has_room), ledgers[0])
 
     @property
     def pricer(self) -> Pricer | None:

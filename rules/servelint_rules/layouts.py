@@ -60,7 +60,7 @@ def fits(composition: Composition) -> bool:
     """
     ledgers = (side.memory for side in (prefill_side(composition), decode_side(composition)))
     longest = composition.max_model_len
-    return all(memory.fit(memory.tightest).left > 0 and memory.admits(longest) for memory in ledgers)
+    return all(memory.has_room and memory.admits(longest) for memory in ledgers)
 
 
 def within_fast_links(composition: Composition, group: int) -> bool:

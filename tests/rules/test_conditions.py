@@ -161,14 +161,23 @@ def test_the_load_of_a_replica(plugins: Plugins) -> None:
         assert opened.spread == pytest.approx(factor * opened.number)
     admits = "[policy.batching]\nmax_sequences = 40\nmax_batched_tokens = 2048\n"
     _, full = load_of(f"{H100}{MODEL}{admits}{SIX}", plugins)
-    assert (full.number, full.path) == (40.0, ("policy", "batching", "max_sequences"))
+    assert (full.number, full.spread, full.path) == (40.0, 0.0, ("policy", "batching", "max_sequences"))
     _, budget = load_of(f"{H100}{MODEL}{admits.replace('2048', '24')}{SIX}", plugins)
     assert budget.number == 24.0
+    ranks = "[policy.parallelism]\ntensor = 1\ndata = 2\n"
+    _, both = load_of(f"{H100}devices = 2\n{MODEL}{ranks}{admits.replace('2048', '24')}{SIX}", plugins)
+    assert both.number == 48.0
+    # What only decodes has room for all of them in a step.
+    _, decoding = load_of(f"{H100}{MODEL}{pools}{admits.replace('2048', '24')}{SIX}", plugins)
+    assert decoding.number == 40.0
     drafts = '[policy.speculation]\nmethod = "ngram"\ntokens = 4\nacceptance = 0.5\n'
     review, _ = load_of(f"{H100}{MODEL}{admits.replace('2048', '24')}{drafts}{SIX}", plugins)
     assert review.mix is not None
     # Each verifies five tokens.
     assert _admitted(review.service(review.mix)) == 4.0
+    review, _ = load_of(f"{H100}{MODEL}{admits.replace('2048', '3')}{drafts}{SIX}", plugins)
+    assert review.mix is not None
+    assert _admitted(review.service(review.mix)) == 1.0
 
 
 def test_a_running_sequence_holds_its_prompt_and_half_of_its_output(plugins: Plugins) -> None:
@@ -177,7 +186,7 @@ def test_a_running_sequence_holds_its_prompt_and_half_of_its_output(plugins: Plu
         review = review_of(f"{H100}{MODEL}{page}{SIX}{more}", plugins)
         assert review.mix is not None
         assert review.memory is not None
-        held = _held(review, review.memory, review.mix)
+        held = _held(review.memory, review.mix)
         assert held is not None
         each = review.memory.sequence_bytes(1.0, 0)
         assert held.mean == pytest.approx(tokens * each)
@@ -189,7 +198,7 @@ def test_a_running_sequence_holds_its_prompt_and_half_of_its_output(plugins: Plu
     review = review_of(f"{H100}{MODEL}{page}prefix_reuse = false\n{SIX}prefix_hit = 0.5\n", plugins)
     assert review.mix is not None
     assert review.memory is not None
-    whole = _held(review, review.memory, review.mix)
+    whole = _held(review.memory, review.mix)
     assert whole is not None
     assert whole.prompt == pytest.approx(1000 * review.memory.sequence_bytes(1.0, 0))
 
@@ -200,7 +209,7 @@ def test_the_stage_that_runs_out_first_counts(plugins: Plugins) -> None:
     review = review_of(f"{H100}devices = 2\n{MODEL}{layers}{page}{SIX}", plugins)
     assert review.mix is not None
     assert review.memory is not None
-    held = _held(review, review.memory, review.mix)
+    held = _held(review.memory, review.mix)
     assert held is not None
     # Three times the layers, and less room beside their weights.
     assert held.mean == pytest.approx(1100 * review.memory.sequence_bytes(1.0, 1))
@@ -245,6 +254,7 @@ def test_the_whole_load_is_shared_by_the_replicas_that_decode(plugins: Plugins) 
         (2, "tensor = 2\n", 1),
         (1, "tensor = 1\n", None),
         (4, "tensor = 2\npipeline = 2\n", 2),
+        (6, "tensor = 6\n", None),
         (4, "tensor = 4\nattention_data = 2\n", None),
     ],
 )

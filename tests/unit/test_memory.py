@@ -46,6 +46,12 @@ def test_what_is_left_is_the_budget_less_weights_and_reserves() -> None:
     assert evolve(held, cache_bytes=77.0).cache_left(0) == 77.0
 
 
+@pytest.mark.parametrize(("params", "room"), [(449, True), (450, False), (451, False)])
+def test_a_ledger_has_room_where_something_is_left_on_every_stage(params: float, room: bool) -> None:
+    assert ledger(weights(params, (0, 1)), stages=2).has_room is room
+    assert evolve(ledger(weights(params)), cache_bytes=77.0).has_room is room
+
+
 def test_stages_that_hold_the_same_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # Stages 2 to 1999 are alike; of equal ones the first is named.
     repeats = (1, 3, *[2] * 1998)

@@ -168,7 +168,7 @@ max_model_len = 8192
             return
         for pool, side in sides(review.composition):
             fit, declared = side.memory.fit(side.memory.tightest), side.memory.cache_bytes
-            if fit.left <= 0:
+            if not side.memory.has_room:
                 yield self._finding(review, pool, side)
             elif declared is not None and fit.weights + declared > side.memory.visible:
                 yield self._cache(review, side, declared)
@@ -200,8 +200,9 @@ max_model_len = 8192
         fit = memory.fit(memory.tightest)
         length = side.max_model_len
         # What reserves take is an estimate; without them nothing is left out that the engine could do without.
-        none_served = fit.weights <= fit.budget and refused(review) and not memory.bare.admits(length)
-        certain = (fit.weights > fit.budget or none_served) and not review.spills
+        alone = fit.weights > fit.budget
+        none_served = not alone and refused(review) and not memory.bare.admits(length)
+        certain = (alone or none_served) and not review.spills
         utilization = side.context.configs["kv_cache"].memory_utilization
         stages = f" on the fullest of {memory.stages} stages" if memory.stages > 1 else ""
         where = f"of the {pool} pool" if pool else ""
@@ -249,24 +250,26 @@ def _help(review: Review, pool: str, side: Composition) -> str:
     params = sum(w.params * w.repeats[memory.tightest] for w in memory.weights)
     bits = fit.weights * 8 / params
     fitting = floored(bits * (fit.budget - fit.reserves) / fit.weights)
-    parts = [f"store the weights in fewer than {fitting:g} bits, now {bits:.1f}"]
+    narrower = f"store the weights in fewer than {fitting:g} bits, now {bits:.1f}"
+    wide = _wide_enough(side)
+    if wide is None:
+        return f"add pipeline stages or a device with more memory; or {narrower}"
+    then, devices = wide.memory.fit(wide.memory.tightest), wide.setup.topology.devices
+    held = ("policy", "disaggregation", pool) if pool else ("hardware",)
+    tensor = (*held, "tensor") if pool else ("policy", "parallelism", "tensor")
+    edits = [f"{dotted(tensor)} = {parallelism(wide).t}"]
+    if review.declared(*held, "devices"):
+        edits.append(f"{dotted((*held, 'devices'))} = {devices}")
+    return (
+        f"set {' and '.join(edits)}: {devices} devices hold {size(then.weights)} of weights each, with "
+        f"{size(then.left)} left for the KV cache; or {narrower}"
+    )
+
+
+def _wide_enough(side: Composition) -> Composition | None:
+    """The least doubling of the devices that holds the weights; None where the heads do not divide that far."""
     for factor in FACTORS:
         wide = widened(side, factor)
-        if wide is None:
-            # The heads do not divide further; a pipeline still does.
-            parts.insert(0, "add pipeline stages or a device with more memory")
-            break
-        then = wide.memory.fit(wide.memory.tightest)
-        if then.left > 0:
-            devices, held = wide.setup.topology.devices, ("policy", "disaggregation", pool) if pool else ("hardware",)
-            tensor = (*held, "tensor") if pool else ("policy", "parallelism", "tensor")
-            edits = [f"{dotted(tensor)} = {parallelism(wide).t}"]
-            if review.declared(*held, "devices"):
-                edits.append(f"{dotted((*held, 'devices'))} = {devices}")
-            parts.insert(
-                0,
-                f"set {' and '.join(edits)}: {devices} devices hold {size(then.weights)} of weights each, with "
-                f"{size(then.left)} left for the KV cache",
-            )
-            break
-    return "; or ".join(parts)
+        if wide is None or wide.memory.has_room:
+            return wide
+    return None

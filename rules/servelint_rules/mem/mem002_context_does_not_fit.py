@@ -171,7 +171,7 @@ id = "meta-llama/Llama-3.1-70B"
         length = review.composition.max_model_len
         for pool, side in sides(review.composition):
             memory = side.memory
-            if memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None:
+            if not memory.has_room and memory.cache_bytes is None:
                 continue
             allocated = self._allocated(review, memory)
             if allocated is not None:
@@ -205,7 +205,7 @@ id = "meta-llama/Llama-3.1-70B"
                 Input(setting.spelling, setting.written, "tok", review.source(*PATH)),
                 *memory.budget_lineage.inputs,
             ),
-            help=f"set {setting.spelling} {most}, the most that fits; or more devices" if most > 0 else "more devices",
+            help=f"set {setting.spelling} {most}, the most that fits; or more devices" if most else "more devices",
             related=(Related(("hardware", "accelerator"), "the memory it must fit in"),),
             severity=Severity.WARNING if spilling else Severity.ERROR,
             confidence="medium" if spilling else "high",
@@ -268,18 +268,18 @@ def _room(memory: MemoryLedger, stage: int) -> str:
     fit = memory.fit(stage)
     if memory.cache_bytes is not None:
         return "the declared size of the cache"
-    if memory.cache_left(stage) < max(fit.left, 0.0):
+    if memory.cache_left(stage) < fit.left:
         return f"the {memory.token_cap or 0:,} tokens that the cache is given"
     return f"budget {size(fit.budget)} - weights {size(fit.weights)} - reserves {size(fit.reserves)}"
 
 
 def _help(review: Review, fits: int, length: int) -> str:
-    narrow = narrower_cache(review)
-    wider = 0 if narrow is None else min(longest(side.memory, length) for _, side in sides(narrow))
-    share = refused_by(review, fits) if fits else 0.0
-    cost = f", and refuses {percent(share)} of the prompts" if share > SEEN else ""
-    parts = [f"set model.max_model_len = {fits}, the most that fits{cost}"] if fits else []
-    if wider > fits:
+    narrow, parts = narrower_cache(review), []
+    if fits:
+        share = refused_by(review, fits)
+        cost = f", and refuses {percent(share)} of the prompts" if share > SEEN else ""
+        parts.append(f"set model.max_model_len = {fits}, the most that fits{cost}")
+    if narrow is not None and (wider := min(longest(side.memory, length) for _, side in sides(narrow))) > fits:
         length_too = "" if wider == length else f"model.max_model_len = {wider} and "
         parts.append(f'set {length_too}policy.quantization.kv_cache = "fp8", which fits {wider:,} tokens')
     return "; or ".join((*parts, "more devices"))

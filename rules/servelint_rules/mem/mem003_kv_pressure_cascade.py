@@ -369,12 +369,14 @@ concurrency = 4
             return
         ranks, k = side.scheduler.ranks, self.option("sigmas")
         admitted = _admitted(service) / ranks
-        held = _held(review, side.memory, mix)
+        held = _held(side.memory, mix)
         if held is None or held.room < held.mean or side.memory.resident_per_rank(side.max_model_len) >= admitted:
             return
         count, spread = load.number / ranks, load.spread / ranks
-        if held.demand(admitted, 0.0, k) <= held.demand(count, spread, k):
-            count, spread = admitted, 0.0
+        # No more run than admission lets in.
+        count, spread = min(
+            ((count, spread), (admitted, 0.0)), key=lambda running: held.demand(running[0], running[1], k)
+        )
         if count < 2 or held.demand(count, spread, k) <= held.room * (1 + 1e-9):
             return
         yield self._finding(review, service, load, held, count, spread, ranks)
@@ -449,15 +451,16 @@ def _planned(review: Review) -> bool:
 
 def _slots(review: Review, side: Composition) -> Iterator[Finding | Lacks]:
     """Whether all slots hold the context that the fleet is sized for, where requests of a full cache fail."""
-    sized, most = review.deployment.deployment.sized_for, side.scheduler.max_sequences
-    if sized is None or most is None or sized > side.max_model_len:
+    declared_size, most = review.deployment.deployment.sized_for, side.scheduler.max_sequences
+    if declared_size is None or most is None or declared_size > side.max_model_len:
         return
+    sized = math.ceil(declared_size)
     admitted, fits = most // side.scheduler.ranks, side.memory.resident_per_rank(sized)
     if not 1 <= fits < admitted:
         return
     declared = review.declared(*SLOTS)
     path = SLOTS if declared else SIZED_FOR
-    need = admitted * math.ceil(sized)
+    need = admitted * sized
     yield Finding(
         path,
         f"{counted(admitted, 'sequence')} may run at once, and the KV cache holds {sequences(fits)} of the "
@@ -466,7 +469,7 @@ def _slots(review: Review, side: Composition) -> Iterator[Finding | Lacks]:
         equation=f"{sequences(admitted)} x {tokens(sized)} = {tokens(need)} > {sequences(fits)} x {tokens(sized)}",
         inputs=(
             review.policy_input("batching", "max_sequences"),
-            review.input("context", sized, "tok", *SIZED_FOR),
+            review.input("context", declared_size, "tok", *SIZED_FOR),
             Input("KV cache", side.memory.capacity_tokens(sized), "tok", review.source(*_room_path(review))),
         ),
         help=_admit(review, int(fits)) + _larger(review, side.memory, need, sized),
@@ -483,12 +486,13 @@ def _admit(review: Review, most: int, ranks: int = 1) -> str:
 
 def _larger(review: Review, memory: MemoryLedger, need: int, length: float) -> str:
     """The advice to give the cache more tokens, as far as the memory holds them."""
-    cap, most = memory.token_cap or 0, evolve(memory, token_cap=None).capacity_tokens(length)
+    cap, most = memory.token_cap, evolve(memory, token_cap=None).capacity_tokens(length)
     if need <= most:
         return f"; or let the cache hold more ({written(review, CAP, need)})"
     more = most // ROUND * ROUND
     held = f"memory holds {tokens(most)} of the {tokens(need)} tokens"
-    return f"; {held}: {written(review, CAP, more)} is the most" if more > cap else f"; {held}"
+    # Without a cap the cache has all that there is.
+    return f"; {held}" if cap is None or more <= cap else f"; {held}: {written(review, CAP, more)} is the most"
 
 
 def _room_path(review: Review) -> KeyPath:
@@ -535,27 +539,23 @@ def _admitted(service: Service) -> float:
     return min(limits)
 
 
-def _held(review: Review, memory: MemoryLedger, mix: Mix) -> Held | None:
+def _held(memory: MemoryLedger, mix: Mix) -> Held | None:
     """Moments of a running sequence's bytes on the device that runs out first, None when nothing is cached.
 
     A request runs as many steps as it has output tokens, so at any moment long outputs are over-represented, at a
     position that is equally likely anywhere in the output.
     """
-    reuse = review.policy("kv_cache").prefix_reuse is not False
-    prompt = mix.prompt.scaled(1 - mix.prefix_hit, 1.0) if mix.prefix_hit and reuse else mix.prompt
+    prompt = mix.prompt.scaled(1 - mix.prefix_hit, 1.0) if mix.prefix_hit else mix.prompt
     context = mix._replace(prompt=prompt).mean_context
     needs = [(memory.sequence_bytes(context, s), memory.cache_left(s), s) for s in range(memory.stages)]
     needs = [(need, room, s) for need, room, s in needs if need > 0]
     if not needs:
         return None
     _, room, stage = min(needs, key=lambda n: n[1] / n[0])
-    mean = square = 0.0
-    for weight, held in _running(prompt, mix.output):
-        each = memory.sequence_bytes(held, stage)
-        mean += weight * each
-        square += weight * each * each
-    first = memory.sequence_bytes(prompt.mean, stage)
-    return Held(mean, math.sqrt(max(square - mean * mean, 0.0)), first, room)
+    held = [(weight, memory.sequence_bytes(tokens, stage)) for weight, tokens in _running(prompt, mix.output)]
+    mean = sum(weight * each for weight, each in held)
+    deviation = math.sqrt(sum(weight * (each - mean) ** 2 for weight, each in held))
+    return Held(mean, deviation, memory.sequence_bytes(prompt.mean, stage), room)
 
 
 def _running(prompt: Lengths, output: Lengths) -> Iterator[tuple[float, float]]:
@@ -572,8 +572,7 @@ def _recompute(service: Service, evicted: float, batch: float) -> tuple[float, f
     """Tokens a second that evictions prefill again, and their share of the prompts' own."""
     point, mix = service.point(batch), service.mix
     again = point.rate * evicted * mix.mean_context
-    own = point.rate * mix.new_prompt
-    return again, again / own if own > 0 else 0.0
+    return again, evicted * mix.mean_context / mix.computed(mix.prompt.mean)
 
 
 def _per_token(review: Review) -> tuple[Input, ...]:

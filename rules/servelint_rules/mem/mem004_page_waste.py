@@ -139,10 +139,10 @@ output_tokens = 200
             return
         memory, context = decode_side(composition).memory, mix.mean_context
         waste, limit = _waste(memory.page_size, context), self.option("waste")
-        if not memory.caches or memory.pool is not None or waste <= limit or any(c.held for c in memory.caches):
+        if waste <= limit or any(c.held for c in memory.caches):
             return
         service = review.service(mix)
-        # A whole page less would have to let more sequences run.
+        # A whole page less would have to let more sequences run: blocks that an engine pools are of its own size.
         roomy = evolve(memory, page_size=1).resident_sequences(context)
         fits = service.limits["KV capacity"]
         if fits != service.batch_limit or roomy <= fits or fits < 1:
@@ -160,11 +160,9 @@ output_tokens = 200
                 review.input("page size", memory.page_size, "tok", *PAGE),
                 averaged(review, "mean context", round(context, 1)),
             ),
-            help=f"set policy.kv_cache.page_size = {page}, which leaves {mended:.1%} empty"
-            if page < memory.page_size
-            else "",
+            help=f"set policy.kv_cache.page_size = {page}, which leaves {mended:.1%} empty",
             related=(Related(("workload",), f"mean context {tokens(context)} tokens"),),
-            fix=Fix(f"pages of {page} tokens", (Edit(PAGE, str(page)),)) if page < memory.page_size else None,
+            fix=Fix(f"pages of {page} tokens", (Edit(PAGE, str(page)),)),
         )
 
 
@@ -177,6 +175,6 @@ def _waste(page: int, context: float) -> float:
 def _largest(limit: float, context: float) -> int:
     """The largest power of two whose waste is within the limit, at least one token."""
     page = 256
-    while page > 1 and _waste(page, context) > limit:
+    while _waste(page, context) > limit:
         page //= 2
     return page

@@ -22,7 +22,7 @@ from servelint.plugin import (
     Severity,
 )
 from servelint.service import Mix, Point, Service
-from servelint_rules.layouts import composed, heads_divide, on_accelerator, parallelism, relaid, tensor_path
+from servelint_rules.layouts import composed, fits, heads_divide, on_accelerator, parallelism, relaid, tensor_path
 from servelint_rules.show import counted, sequences, size, tokens
 
 LEAST = 2
@@ -197,7 +197,7 @@ tpot = { p99 = "100 ms" }
         path = ("hardware", "accelerator")
         if not review.declared(*path):
             return None
-        next_ = _next_smaller(review, composition.setup.topology.accelerator)
+        next_ = _next_smaller(review, composition)
         other = on_accelerator(composition, next_) if next_ is not None else None
         if next_ is not None and other is not None and self._works(review, other, mix, kept):
             return other, f'set hardware.accelerator = "{next_.id}"', path
@@ -205,10 +205,7 @@ tpot = { p99 = "100 ms" }
 
     def _works(self, review: Review, other: Composition, mix: Mix, kept: float) -> bool:
         """Whether a deployment holds and carries the workload with the reserve to spare."""
-        memory = other.memory
-        if memory.fit(memory.tightest).left <= 0 or not memory.admits(other.max_model_len):
-            return False
-        if memory.resident_sequences(mix.context(0.95)) < kept:
+        if not fits(other) or other.memory.resident_sequences(mix.context(0.95)) < kept:
             return False
         service = Service(other, mix, open_loop=review.rate() is not None)
         rate, asked = review.rate(), review.concurrency()
@@ -275,22 +272,19 @@ def _empty(composition: Composition, mix: Mix, kept: float) -> float:
 def _halved(composition: Composition) -> Composition | None:
     """The same replica on half of the devices of its tensor-parallel group, None when that does not compose."""
     config, devices = parallelism(composition), composition.setup.topology.devices
-    if config.t % 2 or devices % 2 or config.attention_tensor % 2:
+    if config.t % 2 or (config.expert or 1) > 1 or config.attention_ranks > 1:
         return None
-    if (
-        (config.expert or 1) > 1
-        or config.attention_ranks > 1
-        or not heads_divide(composition, config.attention_tensor // 2)
-    ):
+    if not heads_divide(composition, config.t // 2):
         return None
     return composed(relaid(composition, evolve(config, tensor=config.t // 2), devices // 2))
 
 
-def _next_smaller(review: Review, current: Accelerator) -> Accelerator | None:
+def _next_smaller(review: Review, composition: Composition) -> Accelerator | None:
     """The device of the same maker, architecture and domain with the next smaller memory."""
+    topology, found = composition.setup.topology, list[Accelerator]()
+    current = topology.accelerator
     if current.replaced:
         return None
-    found: Accelerator | None = None
     maker = current.id.partition("/")[0] + "/"
     for name in review.plugins.accelerators.ids():
         if not name.startswith(maker):
@@ -299,17 +293,8 @@ def _next_smaller(review: Review, current: Accelerator) -> Accelerator | None:
             other = review.plugins.accelerators.get(name)
         except PluginError:
             continue
-        if other.architecture != current.architecture:
+        if other.architecture != current.architecture or other.memory_bytes >= current.memory_bytes:
             continue
-        if other.memory_bytes >= current.memory_bytes or _reach(other) != _reach(current):
-            continue
-        if found is None or (other.memory_bytes, other.dense_flops.get("bf16", 0.0)) > (
-            found.memory_bytes,
-            found.dense_flops.get("bf16", 0.0),
-        ):
-            found = other
-    return found
-
-
-def _reach(accelerator: Accelerator) -> int:
-    return 1 if accelerator.link is None else accelerator.link.domain
+        if evolve(topology, accelerator=other).scale_up_domain == topology.scale_up_domain:
+            found.append(other)
+    return max(found, key=lambda a: (a.memory_bytes, a.dense_flops.get("bf16", 0.0)), default=None)

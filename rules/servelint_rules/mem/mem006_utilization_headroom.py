@@ -23,8 +23,8 @@ from servelint.plugin import (
     Severity,
     Source,
 )
-from servelint_rules.layouts import parallelism, tensor_path
-from servelint_rules.mem.outside import GIB, captures, graphs_bytes, unlinked_peers, unplaced
+from servelint_rules.layouts import fits, parallelism, tensor_path
+from servelint_rules.mem.outside import GIB, captured_layers, captures, graphs_bytes, unlinked_peers, unplaced
 from servelint_rules.show import size
 from servelint_rules.variants import sides
 
@@ -266,7 +266,7 @@ version = "0.5.9"
         for pool, side in sides(review.composition):
             memory = side.memory
             fit, declared = memory.fit(memory.tightest), memory.cache_bytes
-            if fit.left <= 0 or (declared is not None and fit.weights + declared > memory.visible):
+            if not memory.has_room or (declared is not None and fit.weights + declared > memory.visible):
                 continue
             found = self._static(review, pool, side) if memory.budget_kind == "static" else None
             if memory.budget_kind == "total" and captures(review, side):
@@ -297,7 +297,7 @@ version = "0.5.9"
             parts_text += f" + {peers} x {size(self.option('peer_gib') * GIB)} of buffers"
         certain = room < graphs and memory.cache_bytes is None and side.setup.engine.name == "vllm"
         left = f"{size(room)} of a device" if room > 0 else "nothing"
-        layers = -(-side.setup.architecture.num_layers // memory.stages)
+        layers = captured_layers(side)
         return self._finding(
             review,
             pool,
@@ -394,7 +394,8 @@ def _mended(review: Review, side: Composition, need: float, path: KeyPath) -> tu
         share = math.floor((memory.visible - need) / memory.visible / STEP + 1e-9) * STEP
         if share <= 0:
             return none + eager, ""
-        value, changed = f"{share:.2f}", evolve(config, memory_utilization=round(share, 2))
+        value = f"{share:.2f}"
+        changed = evolve(config, memory_utilization=float(value))
     else:
         fit = memory.fit(memory.tightest)
         cache = math.floor((memory.visible - fit.weights - fit.reserves - need) / 1e9)
@@ -402,13 +403,9 @@ def _mended(review: Review, side: Composition, need: float, path: KeyPath) -> tu
             return none + eager, ""
         value, changed = f'"{cache} GB"', evolve(config, memory_bytes=cache * 1e9)
     other = review.variant(kv_cache=changed)
-    if other is None or not all(_holds(part) for _, part in sides(other)):
+    if other is None or not fits(other):
         return (
             f"less would not hold one request of {review.deployment.model.max_model_len or 'full'} tokens: {eager}",
             "",
         )
     return f"set policy.kv_cache.{path[-1]} = {value}; or {eager}", value
-
-
-def _holds(side: Composition) -> bool:
-    return side.memory.fit(side.memory.tightest).left > 0 and side.memory.admits(side.max_model_len)

@@ -160,7 +160,7 @@ ttft = { p99 = "60 s" }
             return
         side, service = decode_side(composition), review.service(mix)
         admitted, fits = side.scheduler.max_sequences, service.limits["KV capacity"]
-        if admitted is None or fits < 1 or admitted <= self.option("factor") * fits:
+        if admitted is None or admitted <= self.option("factor") * fits:
             return
         if point.batch < self.option("load") * fits:
             return

@@ -198,7 +198,7 @@ memory_bytes = "2.5 GiB"
             memory = side.memory
             if _step(memory) <= ratio * _room(memory) or memory.cache_bytes is not None or memory.token_cap is not None:
                 continue
-            if _room(memory) > 0 and memory.admits(side.max_model_len) and _short(review, side):
+            if memory.has_room and memory.admits(side.max_model_len) and _short(review, side):
                 less = _less(review, pool, side, ratio)
                 if less is not None:
                     yield self._finding(review, pool, side, less)
@@ -235,7 +235,7 @@ memory_bytes = "2.5 GiB"
 
 def _step(memory: MemoryLedger) -> float:
     """Bytes that the buffers of a step take on a device."""
-    return next((r.bytes for r in memory.reserves if r.name == ACTIVATIONS), 0.0)
+    return sum(r.bytes for r in memory.reserves if r.name == ACTIVATIONS)
 
 
 def _room(memory: MemoryLedger) -> float:
@@ -245,15 +245,12 @@ def _room(memory: MemoryLedger) -> float:
 
 def _short(review: Review, side: Composition) -> bool:
     """Whether more sequences want the cache than it holds."""
-    workload, mix = review.deployment.workload, review.mix
-    if workload is not None and mix is not None and (workload.rate is not None or workload.concurrency is not None):
-        service, rate = review.service(mix), review.rate()
-        if rate is None:
-            running = (workload.concurrency or 0) / (review.replicas * service.decode_replicas)
-        else:
-            point = service.at_rate(rate)
-            running = math.inf if point is None else point.batch
-        return running > service.limits["KV capacity"]
+    mix, rate, running = review.mix, review.rate(), review.concurrency()
+    if mix is not None and rate is not None:
+        point = review.service(mix).at_rate(rate)
+        running = math.inf if point is None else point.batch
+    if mix is not None and running is not None:
+        return running > review.service(mix).limits["KV capacity"]
     most = side.scheduler.max_sequences
     return most is not None and side.memory.resident_sequences(side.max_model_len) < most
 
@@ -274,7 +271,8 @@ def _less(review: Review, pool: str, side: Composition, ratio: float) -> Less | 
         tried = []
         for key in (BUDGET, SLOTS) if review.declared(*BUDGET) or not review.declared(*SLOTS) else (SLOTS, BUDGET):
             now = sizes.get(key, whole[key])
-            if now is None or (half := 1 << (now - 1).bit_length() - 1) < least[key] or now == 1:
+            # The next power of two below; none below one.
+            if now is None or (half := (1 << (now - 1).bit_length()) // 2) < least[key]:
                 continue
             smaller = _consistent(review, {**sizes, key: half}, whole)
             other = review.variant(batching=evolve(declared, **{str(path[-1]): n for path, n in smaller.items()}))

@@ -46,10 +46,14 @@ def captures(review: Review, side: Composition) -> bool:
     return graphs and engine in CAPTURING and side.setup.topology.accelerator.vendor.lower() in VENDORS
 
 
+def captured_layers(side: Composition) -> int:
+    """Layers of a device whose graphs are captured: those of its pipeline stage."""
+    return -(-side.setup.architecture.num_layers // side.memory.stages)
+
+
 def graphs_bytes(side: Composition) -> float:
     """Bytes that the captured graphs of a device take at least, by its layers."""
-    layers = -(-side.setup.architecture.num_layers // side.memory.stages)
-    return (GRAPHS_GIB + GRAPHS_LAYER_GIB * layers) * GIB
+    return (GRAPHS_GIB + GRAPHS_LAYER_GIB * captured_layers(side)) * GIB
 
 
 def unlinked_peers(side: Composition, tensor: int) -> int:

@@ -122,7 +122,7 @@ weights_bytes = "16.06 GB"
         if abs(declared / ledger.active - 1) > self.option("tolerance"):
             return
         full = _unmeasured(review.composition)
-        short = full is not None and any(s.memory.fit(s.memory.tightest).left <= 0 for _, s in sides(full))
+        short = full is not None and any(not s.memory.has_room for _, s in sides(full))
         share = architecture.params_active / architecture.params_serving
         yield Finding(
             PATH,

@@ -306,7 +306,7 @@ def _layouts(review: Review, side: Composition, load: Load) -> Iterator[Layout]:
             config, tensor=t, pipeline=stages, pipeline_layers=None, attention_data=gcd(config.attention_ranks, t)
         )
         other = altered(side, parallelism=split)
-        if other is not None and other.memory.fit(other.memory.tightest).left > 0:
+        if other is not None and other.memory.has_room:
             yield _layout(review, side, load, f"tensor = {t}, pipeline = {stages}", other)
 
 

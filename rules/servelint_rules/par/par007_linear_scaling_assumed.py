@@ -190,7 +190,7 @@ def _load(review: Review, claim: Claim) -> tuple[float, float] | None:
 def _full(review: Review, side: Composition, alone: Composition) -> float:
     """How many times the requests a second of one device the group carries when both are full; 0 where unknown."""
     mix = review.mix
-    if mix is None or alone.memory.fit(alone.memory.tightest).left <= 0:
+    if mix is None or not alone.memory.has_room:
         return 0.0
     one, group = (Service(c, mix, open_loop=review.rate() is not None).max_rate for c in (alone, side))
     return group / one if one > 0 else 0.0

@@ -210,7 +210,7 @@ def _does_not_fit(review: Review) -> bool:
         return True
     side = decode_side(review.composition)
     memory = side.memory
-    full = memory.fit(memory.tightest).left <= 0 and memory.cache_bytes is None
+    full = not memory.has_room and memory.cache_bytes is None
     return full or memory.resident_per_rank(side.max_model_len) < 1
 
 
