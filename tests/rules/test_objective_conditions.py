@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from servelint.config import Config
 from servelint.manager import Plugins
 from servelint.rule import Case, Finding, Severity
 from servelint.service import Service
-from servelint.testing import review_of
+from servelint.testing import review_of, samples
 from servelint.testing.rules import edited, key_path, run_case
 
 H100 = 'servelint = 1\n[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
@@ -18,8 +21,8 @@ MODEL = '[model]\nid = "meta-llama/Llama-3.1-8B"\n'
 CACHE = "[policy.kv_cache]\npage_size = 1\nmax_tokens = {}\n"
 
 
-def findings(code: str, text: str, plugins: Plugins) -> list[Finding]:
-    found = run_case(Case("", text), plugins, Config(select=(code,), preview=True))
+def findings(code: str, text: str, plugins: Plugins, files: tuple[tuple[str, str], ...] = ()) -> list[Finding]:
+    found = run_case(Case("", text, files=files), plugins, Config(select=(code,), preview=True))
     assert not plugins.faults, plugins.faults
     return [f.finding for f in found.findings if f.finding.code == code]
 
@@ -170,3 +173,227 @@ def test_prompts_are_cut_where_their_quantiles_say_what_is_left(
     # 200 tokens of the 8,192 are for the output, whatever more the cache holds.
     assert ("refuse prompts of more than 7,992 tokens" in found.help) is named
     assert ("refuse prompts" in found.help) is named
+
+
+# CTX002: chunks of 2,048 tokens
+
+
+def one_length(prompt: str, output: str, load: str, objectives: str, more: str = "") -> str:
+    batching = "max_model_len = 32768\n[policy.batching]\nmax_sequences = 64\nmax_batched_tokens = 2048\n"
+    lengths = f"[workload]\nprompt_tokens = {prompt}\noutput_tokens = {output}\n"
+    return f"{H100}{MODEL}{batching}{more}{lengths}{load}[slo]\n{objectives}"
+
+
+SPREAD_OUTPUT = "{ p50 = 200, p99 = 600 }"
+ONE_A_SECOND = 'rate = "1 req/s"\n'
+
+
+def test_a_scenario_that_fails_already_hides_none_after_it(plugins: Plugins) -> None:
+    more = "[[workload.growth]]\nprompt_tokens = 8000\n[[workload.growth]]\nprompt_tokens = 4000\n"
+    text = one_length("1000", SPREAD_OUTPUT, f"{ONE_A_SECOND}{more}", 'ttft = { p99 = "400 ms" }\n')
+    assert only("CTX002", text, plugins).path == ("workload", "growth", 1, "prompt_tokens")
+
+
+def test_a_trace_says_how_lengths_spread(plugins: Plugins) -> None:
+    rows = "".join(f'{{"timestamp": {i}, "input_length": {1000 + i}, "output_length": 200}}\n' for i in range(50))
+    trace = 'trace = "day.jsonl"\n'
+    alone = one_length("1024", SPREAD_OUTPUT, ONE_A_SECOND, 'ttft = { p99 = "90 ms" }\n')
+    scenarios = f"[[workload.growth]]\n{trace}prompt_tokens = 4000\n[[workload.growth]]\nprompt_tokens = 4000\n"
+    for text, path in (
+        (alone, ("workload", "prompt_tokens")),
+        (alone.replace(ONE_A_SECOND, f"{trace}{ONE_A_SECOND}"), None),
+        # Each scenario for itself.
+        (
+            one_length("1000", SPREAD_OUTPUT, f"{ONE_A_SECOND}{scenarios}", 'ttft = { p99 = "400 ms" }\n'),
+            ("workload", "growth", 1, "prompt_tokens"),
+        ),
+    ):
+        found = run_case(Case("", text, files=(("day.jsonl", rows),)), plugins, Config(select=("CTX002",)))
+        assert not plugins.faults
+        assert [f.finding.path for f in found.findings] == ([] if path is None else [path])
+
+
+@pytest.mark.parametrize(("room", "speaks"), [(3000, True), (1000, False)])
+def test_one_request_at_a_time_is_a_load_and_none_that_fits_is_no_finding(
+    room: int, speaks: bool, plugins: Plugins
+) -> None:
+    """1,440 tokens of output at 7 ms each are 10 s; 1,200 tokens in the mean do not fit into a cache of 1,000."""
+    text = one_length("1000", "400", "concurrency = 1\n", 'e2e = { p99 = "4 s" }\n', CACHE.format(room))
+    assert bool(findings("CTX002", text, plugins)) is speaks
+
+
+def test_the_headroom_is_not_what_a_spread_has_to_keep(plugins: Plugins) -> None:
+    """4,000 tokens need 120 ms alone, a p99 of 14,400 needs 490 ms."""
+    for objectives, speaks in (
+        ('ttft = { p99 = "480 ms" }\n', True),
+        ('ttft = { p99 = "520 ms" }\n', False),
+        ('ttft = { p99 = "520 ms" }\nheadroom = 0.1\n', False),
+    ):
+        text = one_length("4000", SPREAD_OUTPUT, ONE_A_SECOND, objectives)
+        assert bool(findings("CTX002", text, plugins)) is speaks, objectives
+
+
+@pytest.mark.parametrize(
+    ("p95", "p99", "worst"),
+    [("200 ms", "480 ms", "TTFT p95"), ("340 ms", "400 ms", "TTFT p99")],
+)
+def test_the_objective_that_a_spread_exceeds_most_is_named(p95: str, p99: str, worst: str, plugins: Plugins) -> None:
+    """350 ms at p95 and 490 ms at p99."""
+    text = one_length("4000", SPREAD_OUTPUT, ONE_A_SECOND, f'ttft = {{ p95 = "{p95}", p99 = "{p99}" }}\n')
+    assert f", {worst} becomes " in only("CTX002", text, plugins).message
+
+
+# CTX003
+
+
+def test_a_model_whose_positions_nobody_says_has_no_limit(plugins: Plugins) -> None:
+    text = f"{H100}{MODEL}max_model_len = 8192\n"
+    for most, speaks in ((0, False), (4096, True)):
+        review = review_of(text, plugins, architecture=evolve(samples.dense_model(), max_position=most))
+        found = [f for f in plugins.rule("CTX003")({}).check(review) if isinstance(f, Finding)]
+        assert bool(found) is speaks
+
+
+# CTX004
+
+
+def test_the_longest_percent_reads_more_cache_than_weights(plugins: Plugins) -> None:
+    text = f"{H100}{MODEL}[workload]\nprompt_tokens = {{ p50 = 1000, p99 = 125000 }}\noutput_tokens = 500\n"
+    (context, _) = only("CTX004", text, plugins).inputs
+    assert isinstance(context.value, float)
+    assert context.value > 120_000
+
+
+@pytest.mark.parametrize(("limit", "headroom", "speaks"), [("30 ms", "", True), ("31 ms", "headroom = 0.1\n", False)])
+def test_a_pace_without_its_headroom_is_kept(limit: str, headroom: str, speaks: bool, plugins: Plugins) -> None:
+    """A step of 16 sequences of 20,250 tokens takes 30.7 ms."""
+    text = (
+        f'{H100}{MODEL}[policy.quantization]\nweights = "fp8"\n[policy.batching]\nmax_sequences = 16\n[workload]\n'
+        f"prompt_tokens = 20000\noutput_tokens = 500\nconcurrency = 16\n"
+        f'[slo]\ntpot = {{ p50 = "{limit}" }}\n{headroom}'
+    )
+    assert bool(findings("CTX004", text, plugins)) is speaks
+
+
+# CTX006: 4.2 GB a sequence, of which four fit and the windows need 1.1
+
+
+def windows(load: str, accelerator: str = "nvidia/h100-sxm5-80gb", version: str = "0.8.5", prompt: int = 8000) -> str:
+    return (
+        f'servelint = 1\n[hardware]\naccelerator = "{accelerator}"\n[model]\nid = "google/gemma-3-27b-it"\n'
+        f'max_model_len = 16384\n[engine]\nname = "vllm"\nversion = "{version}"\n[policy.batching]\n'
+        f"max_sequences = 64\nmax_batched_tokens = 2048\n[workload]\nprompt_tokens = {prompt}\n"
+        f"output_tokens = 501\n{load}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "prompt", "ratio", "what"),
+    [
+        ("0.8.5", 8000, 1.5, "every token of every layer, also of those with a window"),
+        # Whole blocks, and the tokens of a step that a window has to hold besides.
+        ("0.11.0", 8000, 1.05, "more blocks than the windows need"),
+        ("0.11.0", 8000, 1.5, None),
+        # Below the length of a window both are the same, and so much is no more.
+        ("0.8.5", 256, 1.0, None),
+    ],
+)
+def test_what_is_kept_beyond_the_windows(
+    version: str, prompt: int, ratio: float, what: str | None, plugins: Plugins
+) -> None:
+    config = Config(select=("CTX006",), options={"CTX006": {"ratio": ratio}})
+    text = windows("", version=version, prompt=prompt).replace("max_sequences = 64", "max_sequences = 1024")
+    found = [f.finding for f in run_case(Case("", text), plugins, config).findings]
+    assert [f.message.startswith(f"this release keeps {what}: ") for f in found] == ([] if what is None else [True])
+
+
+def test_a_config_of_ones_own_is_no_name_to_look_at(plugins: Plugins) -> None:
+    config = (Path(__file__).parents[1] / "data/facts/configs/google--gemma-3-27b-it.json").read_text(encoding="utf-8")
+    name = 'id = "google/gemma-3-27b-it"'
+    for text, related in ((windows(""), [("model", "id")]), (windows("").replace(name, 'config = "config.json"'), [])):
+        (found,) = findings("CTX006", text, plugins, (("config.json", config),))
+        assert [r.path for r in found.related] == related
+
+
+@pytest.mark.parametrize(
+    ("load", "speaks"),
+    [
+        ("", True),
+        ("concurrency = 4\n", False),
+        ("concurrency = 5\n", True),
+        # A request takes a quarter of a minute, so that one in a hundred seconds runs alone.
+        ('rate = "0.01 req/s"\n', False),
+        # A rate that is not carried at all is bound by the admission limit.
+        ('rate = "2 req/s"\n', True),
+    ],
+)
+def test_a_cache_that_is_kept_in_vain_matters_where_the_load_needs_it(
+    load: str, speaks: bool, plugins: Plugins
+) -> None:
+    found = findings("CTX006", windows(load), plugins)
+    assert bool(found) is speaks
+    for finding in found:
+        assert finding.message.endswith(": 4 sequences fit instead of 18")
+        # 8,000 and half of the output.
+        assert next(i for i in finding.inputs if i.name == "mean context").value == 8250.5
+
+
+def test_one_sequence_is_enough_for_a_load_of_less_than_one(plugins: Plugins) -> None:
+    cache = "[policy.kv_cache]\nmax_tokens = 9000\n"
+    assert findings("CTX006", windows('rate = "0.01 req/s"\n') + cache, plugins) == []
+    assert "1 sequence fit" in only("CTX006", windows("") + cache, plugins).message
+
+
+def test_a_cache_for_which_weights_leave_no_room_is_another_finding(plugins: Plugins) -> None:
+    # 54 GB of weights on 48 GB.
+    assert findings("CTX006", windows("", "nvidia/l40s"), plugins) == []
+
+
+# CTX007
+
+
+def refused(limits: str, prompt: str, output: int = 96) -> str:
+    return f"{H100}{MODEL}{limits}[workload]\nprompt_tokens = {prompt}\noutput_tokens = {output}\n{SELDOM}"
+
+
+def test_a_limit_of_prompts_is_raised_alone_where_the_length_is_enough(plugins: Plugins) -> None:
+    found = only("CTX007", refused("max_model_len = 3096\nmax_prompt_tokens = 2000\n", "3000"), plugins)
+    assert found.path == ("model", "max_prompt_tokens")
+    assert found.help.startswith("set model.max_prompt_tokens = 3000, which takes every prompt")
+    assert found.fix is not None
+    assert [(e.path, e.text) for e in found.fix.edits] == [(("model", "max_prompt_tokens"), "3000")]
+    # Prompts that fit are no matter of the limit of prompts.
+    long = only("CTX007", refused("max_model_len = 3096\nmax_prompt_tokens = 3000\n", "3000", 97), plugins)
+    assert long.path == ("model", "max_model_len")
+    assert long.help.startswith("set model.max_model_len = 3097, ")
+
+
+def test_a_cache_of_a_declared_size_is_raised_with_the_length(plugins: Plugins) -> None:
+    found = only("CTX007", refused(f"max_model_len = 4096\n{CACHE.format(5000)}", "6000", 100), plugins)
+    both = "model.max_model_len = 6100 and policy.kv_cache.max_tokens = 6100"
+    assert found.help.startswith(f"set {both}, which takes every prompt")
+
+
+def test_a_longest_prompt_that_is_no_whole_number_fits(plugins: Plugins) -> None:
+    text = refused("max_model_len = 32000\nmax_prompt_tokens = 2000\n", "{ mean = 2000, std = 500 }")
+    review = review_of(text, plugins)
+    assert review.mix is not None
+    longest = review.mix.prompt.quantile(1.0)
+    assert longest % 1 > 0
+    assert f"model.max_prompt_tokens = {math.ceil(longest)}, " in only("CTX007", text, plugins).help
+
+
+def test_the_pool_that_holds_less_is_the_one_that_is_named(plugins: Plugins) -> None:
+    """What a request has to fit into is the smaller cache, whichever pool has it."""
+    small = '{ accelerator = "nvidia/l4", devices = 1 }'
+    large = "{ tensor = 1, replicas = 1 }"
+    said = set()
+    for prefill, decode in ((small, large), (large, small)):
+        pools = (
+            f'[policy.disaggregation]\nprefill = {prefill}\ndecode = {decode}\ntransfer = {{ bandwidth = "50 GB/s" }}\n'
+        )
+        found = only("CTX007", refused(f"max_model_len = 2048\n{pools}", "100000"), plugins)
+        (held,) = re.findall(r"memory holds ([\d,]+) tokens of one request at most", found.help)
+        said.add(int(held.replace(",", "")))
+    # 24 GB less 16 GB of weights, at 131 kB a token.
+    assert max(said) < 60_000
