@@ -431,8 +431,6 @@ def _remedies(edits: Edits, path: KeyPath, case: Scenario) -> Iterator[str]:
 def _replicas(review: Review, composition: Composition, case: Scenario) -> int | None:
     """More replicas that carry the scenario within the SLO, None when no number of them does."""
     service = Service(composition, case.mix, open_loop=case.rate is not None)
-    if decode_side(composition).memory.resident_sequences(case.mix.context(0.99)) < 1:
-        return None
     number = None
     if case.rate is not None:
         number = replicas_for(service, case.rate, review.objectives)

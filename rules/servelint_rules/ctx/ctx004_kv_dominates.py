@@ -170,7 +170,7 @@ tpot = { p50 = "200 ms" }
             yield Lacks("a composed deployment and workload lengths")
             return
         side = decode_side(composition)
-        if not side.memory.caches or side.memory.resident_per_rank(mix.mean_context) < 1:
+        if not side.memory.caches:
             return
         if not any(o.metric in PACE for o in review.objectives):
             yield from self._alone(review, side, mix.context(0.99))

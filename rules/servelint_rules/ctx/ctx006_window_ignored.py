@@ -178,7 +178,7 @@ output_tokens = 200
             return
         stage, context = memory.tightest, mix.mean_context
         kept = _expanded(side, stage, context) if latent else _paged(memory, stage, context)
-        if kept.model <= 0 or kept.engine <= self.option("ratio") * kept.model:
+        if kept.engine <= self.option("ratio") * kept.model:
             return
         left, ranks = memory.cache_left(stage), memory.ranks
         fits, would = int(left / kept.engine) * ranks, int(left / kept.model) * ranks
