@@ -585,3 +585,94 @@ def test_fewer_devices_than_there_are_are_said_beside_one_change(plugins: Plugin
     one, fewer = only("SLO007", text, plugins).help.split("; ")
     assert one == "policy.batching.max_sequences = 8 carries it"
     assert " and hardware.replicas = 1 carry 24 req/s, whatever the latency, on 2 devices" in fewer
+
+
+# SLO001
+
+
+def loaded(
+    load: str, objectives: str, *, hardware: str = "", budget: int = 1024, more: str = "", tail: str = ""
+) -> str:
+    return (
+        f"{H100}{hardware}{MODEL}max_model_len = 8192\n{batching(64, budget)}{more}[workload]\n"
+        "prompt_tokens = { p50 = 800, p99 = 3000 }\noutput_tokens = { p50 = 200, p99 = 600 }\n"
+        f"{load}[slo]\n{objectives}{tail}"
+    )
+
+
+def claim(at: str, per: str = "replica") -> str:
+    return f'[[claim]]\nmetric = "throughput"\nvalue = "9000 tok/s"\nper = "{per}"\nat = {{ {at} }}\n'
+
+
+def test_a_rate_that_is_not_carried_hides_no_claim(plugins: Plugins) -> None:
+    text = loaded('rate = "60 req/s"\n', TPOT, tail=claim("concurrency = 64"))
+    assert only("SLO001", text, plugins).path == ("claim", 0, "at", "concurrency")
+
+
+def test_what_a_claim_states_is_its_own_though_the_load_is_late_for_another_reason(plugins: Plugins) -> None:
+    """Cold compiles break the objective at the load, which CND002 says; a claim is asked for all of it."""
+    text = plugins.rule("CND002").failing[0].spec
+    assert findings("SLO001", text, plugins) == []
+    at = 'concurrency = 1, ttft_p99 = "1.5 s"'
+    found = only("SLO001", f"{text}\n{claim(at)}", plugins)
+    assert found.path == ("claim", 0, "at", "concurrency")
+    assert "TTFT p99 is 1.5 s (stated in the claim" in found.message
+
+
+def test_all_that_is_kept_in_flight_decodes(plugins: Plugins) -> None:
+    found = only("SLO001", loaded("concurrency = 64\n", TPOT), plugins)
+    assert found.message.startswith("the declared concurrency keeps 64 sequences at once, ")
+
+
+def test_a_rate_of_a_deployment_is_shared_by_its_replicas(plugins: Plugins) -> None:
+    objectives = 'tpot = { p99 = "9 ms" }\n'
+    text = loaded(
+        'rate = "0.1 req/s"\n', objectives, hardware="replicas = 2\n", tail=claim("rate = 12", per="deployment")
+    )
+    review = review_of(text, plugins)
+    assert review.mix is not None
+    point = review.service(review.mix).at_rate(6.0)
+    assert point is not None
+    found = only("SLO001", text, plugins)
+    assert f"are claimed at {point.batch:.0f} sequences at once" in found.message
+    # The knee of all of it.
+    assert review.knee is not None
+    (quoted,) = re.findall(r"quote at most .*, at ([\d.]+) req/s; ", found.help)
+    assert float(quoted) == pytest.approx(2 * review.knee.rate, rel=0.01)
+
+
+def test_sequences_of_a_deployment_are_shared_by_all_that_decode(plugins: Plugins) -> None:
+    """200 over the two that decode in each of two replicas."""
+    objectives = 'tpot = { p99 = "9 ms" }\n'
+    load = claim("concurrency = 200", per="deployment")
+    text = loaded('rate = "0.1 req/s"\n', objectives, hardware="replicas = 2\n", more=POOLS, tail=load)
+    found = only("SLO001", text, plugins)
+    assert " are claimed at 50 sequences at once" in found.message
+    (knee,) = re.findall(r"the knee of a closed loop is (\d+) sequences", found.message)
+    assert f", at {4 * int(knee)} sequences; " in found.help
+    closed = only("SLO001", loaded("concurrency = 200\n", objectives, hardware="replicas = 2\n", more=POOLS), plugins)
+    assert f"keep at most {4 * int(knee)} requests in flight" in closed.help
+    assert f"set hardware.replicas = {math.ceil(200 / (2 * int(knee)))} instead of 2" in closed.help
+    # Prompts are prefilled elsewhere, so that no budget of a step has to do with it.
+    assert "batching.max_batched_tokens" not in names(closed)
+
+
+def test_no_share_of_a_request_is_kept_in_flight(plugins: Plugins) -> None:
+    text = (
+        f"{H100}{MODEL}max_model_len = 65536\n{batching(64, 2048)}[workload]\nprompt_tokens = 50000\n"
+        'output_tokens = 10\nconcurrency = 2\n[slo]\ne2e = { p99 = "2.65 s" }\n'
+    )
+    found = only("SLO001", text, plugins)
+    assert "; the knee is 0.1 sequences " in found.message
+    assert found.help.startswith("shorten the step itself: ")
+
+
+@pytest.mark.parametrize("load", ["concurrency = 16\n", 'rate = "4 req/s"\n'])
+@pytest.mark.parametrize("headroom", ["", "headroom = 0.25\n"])
+def test_the_largest_halving_of_a_budget_that_keeps_the_objective(load: str, headroom: str, plugins: Plugins) -> None:
+    """What ends the finding keeps the limit that is declared; its headroom is SLO004's."""
+    text = loaded(load, f'itl = {{ p99 = "20 ms" }}\n{headroom}', budget=2048)
+    found = only("SLO001", text, plugins)
+    assert found.help.startswith("set policy.batching.max_batched_tokens = 512: ITL p99 is then 16.")
+    for budget, speaks in ((512, False), (1024, True)):
+        assert bool(findings("SLO001", text.replace("tokens = 2048", f"tokens = {budget}"), plugins)) is speaks
