@@ -10,11 +10,15 @@ import pytest
 from attrs import evolve
 
 from servelint.config import Config
+from servelint.lineage import dotted
 from servelint.manager import Plugins
 from servelint.rule import Case, Finding, Severity
 from servelint.service import Service
 from servelint.testing import review_of, samples
 from servelint.testing.rules import edited, key_path, run_case
+from servelint_rules.slo.sizes import Load, sizes
+from servelint_rules.slo.slo008_prefill_stall import SPEC as STALLED
+from servelint_rules.slo.slo010_chunk_too_small import SPEC as SMALL_CHUNKS
 
 H100 = 'servelint = 1\n[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
 MODEL = '[model]\nid = "meta-llama/Llama-3.1-8B"\n'
@@ -676,3 +680,158 @@ def test_the_largest_halving_of_a_budget_that_keeps_the_objective(load: str, hea
     assert found.help.startswith("set policy.batching.max_batched_tokens = 512: ITL p99 is then 16.")
     for budget, speaks in ((512, False), (1024, True)):
         assert bool(findings("SLO001", text.replace("tokens = 2048", f"tokens = {budget}"), plugins)) is speaks
+
+
+@pytest.mark.parametrize(
+    ("load", "headroom"),
+    [("concurrency = 4\n", ""), ('rate = "2 req/s"\n', ""), ('rate = "2 req/s"\n', "headroom = 0.2\n")],
+)
+def test_the_smallest_doubling_of_a_budget_that_keeps_the_objective(load: str, headroom: str, plugins: Plugins) -> None:
+    """110 ms and more for twelve pieces of a prompt; under 100 ms for six, which is more than 80% of the limit."""
+    limit = "105 ms" if load.startswith("concurrency") else "120 ms"
+    text = loaded(load, f'ttft = {{ p99 = "{limit}" }}\n{headroom}', budget=256)
+    assert only("SLO001", text, plugins).help.startswith("set policy.batching.max_batched_tokens = 512: TTFT p99 is")
+    assert findings("SLO001", text.replace("tokens = 256", "tokens = 512"), plugins) == []
+
+
+# SLO006 and the acceptance that nobody declares
+
+
+@pytest.mark.parametrize(
+    ("limit", "acceptance", "severity"),
+    [
+        # At best a step of 11.4 ms keeps three drafts and its own token, and half of all tokens need no step: 1.4 ms.
+        ("1.3 ms", "", Severity.ERROR),
+        ("1.5 ms", "", Severity.WARNING),
+        ("2.2 ms", "", Severity.WARNING),
+        ("1.9 ms", "acceptance = 0.8\n", Severity.ERROR),
+    ],
+)
+def test_what_is_certain_of_a_token_where_a_grammar_skips_steps(
+    limit: str, acceptance: str, severity: Severity, plugins: Plugins
+) -> None:
+    text = (
+        f'{H100}devices = 4\n[model]\nid = "meta-llama/Llama-3.1-70B"\nmax_model_len = 4096\n[policy.speculation]\n'
+        f'method = "eagle"\ntokens = 3\n{acceptance}[policy.constrained_decoding]\nshare = 1.0\njump_forward = 0.5\n'
+        "[workload]\nprompt_tokens = 500\noutput_tokens = 100\n"
+        f'rate = "0.02 req/s"\n[slo]\ntpot = {{ p50 = "{limit}" }}\n'
+    )
+    assert only("SLO006", text, plugins).severity is severity
+
+
+# SLO008
+
+
+def whole_prompts(lengths: str, limits: str, rate: str = "0.85 req/s") -> str:
+    text = STALLED.replace("{ p50 = 6000, p99 = 16000 }", lengths).replace("0.85 req/s", rate)
+    return text.replace('{ p99 = "60 ms" }', limits)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "speaks"),
+    [
+        # A prompt of 3,000 tokens takes 77 ms: not three times 30 ms, whatever the one in a thousand takes.
+        ("{ p50 = 2000, p99 = 3000, max = 16000 }", False),
+        # One of 4,000 takes 104 ms.
+        ("{ p50 = 2000, p99 = 4000, max = 16000 }", True),
+    ],
+)
+def test_a_stall_is_that_of_the_longest_percent(lengths: str, speaks: bool, plugins: Plugins) -> None:
+    found = findings("SLO008", whole_prompts(lengths, '{ p99 = "30 ms" }', "1.1 req/s"), plugins)
+    assert bool(found) is speaks
+    assert all("a whole prompt of 4,000 tokens stops all 4.2 decoding sequences" in f.message for f in found)
+
+
+def test_a_chunk_keeps_every_limit_of_the_inter_token_latency(plugins: Plugins) -> None:
+    lengths = "{ p50 = 6000, p99 = 16000 }"
+    for limits, chunk in (('{ p99 = "60 ms" }', 2048), ('{ p90 = "30 ms", p99 = "60 ms" }', 1024)):
+        found = only("SLO008", whole_prompts(lengths, limits), plugins)
+        assert f"policy.batching.max_batched_tokens = {chunk}: the same load" in found.help
+
+
+# SLO010
+
+
+@pytest.mark.parametrize(("limit", "speaks"), [("480 ms", False), ("520 ms", True)])
+def test_headroom_that_a_larger_chunk_brings_is_no_missed_objective(limit: str, speaks: bool, plugins: Plugins) -> None:
+    """TTFT p99 is 496 ms, and 171 ms with the larger budget; 520 ms less 30% are 364 ms."""
+    text = SMALL_CHUNKS.replace('"8 s"', f'"{limit}"') + "headroom = 0.3\n"
+    assert bool(findings("SLO010", text, plugins)) is speaks
+
+
+# The deployment of fewest devices, as SLO001 and SLO007 propose it
+
+
+def sized(rate: float, objectives: str, *, devices: int = 1, model: str = "8B", sequences: int = 64) -> str:
+    return (
+        f'{H100}devices = {devices}\n[model]\nid = "meta-llama/Llama-3.1-{model}"\nmax_model_len = 8192\n'
+        f"{batching(sequences, 1024)}[workload]\nprompt_tokens = 1000\noutput_tokens = 300\n"
+        f'rate = "{rate} req/s"\n[slo]\n{objectives}'
+    )
+
+
+SECOND = 'tpot = { p99 = "20 ms" }\nttft = { p99 = "1 s" }\n'
+FAST = 'tpot = { p99 = "5 ms" }\n'
+SIZES = {
+    "twice as wide, and the smallest budget": (
+        sized(5, FAST, sequences=16),
+        {"hardware.devices": 2, "policy.parallelism.tensor": 2, "policy.batching.max_batched_tokens": 128},
+    ),
+    "twice as wide": (
+        sized(1, SECOND, devices=2, model="70B"),
+        {"hardware.devices": 4, "policy.parallelism.tensor": 4},
+    ),
+    "four times as wide": (
+        sized(5, SECOND, devices=2, model="70B"),
+        {"hardware.devices": 8, "policy.parallelism.tensor": 8},
+    ),
+    "a larger budget and more replicas": (
+        sized(60, 'tpot = { p99 = "20 ms" }\n', sequences=8),
+        {"policy.batching.max_batched_tokens": 256, "hardware.replicas": 17},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_what_takes_the_fewest_devices(name: str, plugins: Plugins) -> None:
+    text, expected = SIZES[name]
+    review = review_of(text, plugins)
+    rate = review.rate()
+    assert review.mix is not None
+    assert rate is not None
+    load = Load(review.mix, rate, review.objectives)
+    for admission in (False, True) if "sequences = 8\n" not in text else (False,):
+        _, best = sizes(review, load, admission)
+        assert best is not None
+        assert {dotted(path): int(value) for path, value in best.edits} == expected
+    # It carries the load, and half as many devices in a replica, or a replica less, do not.
+    for path, value in expected.items():
+        text = edited(text, key_path(path), str(value), plugins)
+    least = {"hardware.replicas": expected["hardware.replicas"] - 1} if "hardware.replicas" in expected else {
+        path: value // 2 for path, value in expected.items() if path.endswith((".devices", ".tensor"))
+    }  # fmt: skip
+    fewer = text
+    for path, value in least.items():
+        fewer = edited(fewer, key_path(path), str(value), plugins)
+    for deployed, speaks in ((text, False), (fewer, True)):
+        found = run_case(Case("", deployed), plugins, Config(select=("SLO001", "SLO006", "SLO007", "SLO008")))
+        assert bool(found.findings) is speaks
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rate", "objectives", "expected"),
+    [
+        (16, 20, FAST, {"hardware.devices": 4, "policy.parallelism.tensor": 4, "policy.batching.max_sequences": 32}),
+        (8, 5, 'tpot = { p99 = "20 ms" }\n', {"policy.batching.max_sequences": 16}),
+        # One doubling is left of what engines take.
+        (512, 5, 'tpot = { p99 = "20 ms" }\n', {}),
+    ],
+)
+def test_an_admission_limit_that_binds_is_raised_as_far_as_the_load_needs(
+    sequences: int, rate: int, objectives: str, expected: dict[str, int], plugins: Plugins
+) -> None:
+    review = review_of(sized(rate, objectives, sequences=sequences), plugins)
+    assert review.mix is not None
+    _, best = sizes(review, Load(review.mix, rate, review.objectives), admission=True)
+    assert best is not None
+    assert {dotted(path): int(value) for path, value in best.edits} == expected
