@@ -12,11 +12,13 @@ from attrs import evolve
 from servelint.config import Config
 from servelint.lineage import dotted
 from servelint.manager import Plugins
+from servelint.review import Review
 from servelint.rule import Case, Finding, Severity
 from servelint.service import Service
 from servelint.testing import review_of, samples
 from servelint.testing.rules import edited, key_path, run_case
 from servelint_rules.slo.sizes import Load, sizes
+from servelint_rules.slo.slo008_prefill_stall import RARE
 from servelint_rules.slo.slo008_prefill_stall import SPEC as STALLED
 from servelint_rules.slo.slo010_chunk_too_small import SPEC as SMALL_CHUNKS
 
@@ -835,3 +837,34 @@ def test_an_admission_limit_that_binds_is_raised_as_far_as_the_load_needs(
     _, best = sizes(review, Load(review.mix, rate, review.objectives), admission=True)
     assert best is not None
     assert {dotted(path): int(value) for path, value in best.edits} == expected
+
+
+def test_a_chunk_between_two_halvings_mends_what_neither_does(plugins: Plugins) -> None:
+    """A step with 256 tokens takes 40.3 ms and one with 192 takes 31.6; with 128 the first token takes 1.02 s."""
+    text = RARE + 'ttft = { p99 = "900 ms" }\n'
+    assert "policy.batching.max_batched_tokens = 192: the same load" in only("SLO008", text, plugins).help
+
+
+def test_who_waits_for_a_prompt_is_at_least_one(plugins: Plugins) -> None:
+    """A sequence decodes a third of the time; of its tokens seven in ten thousand wait for a prompt."""
+    lengths = "{ p50 = 60000, p99 = 100000 }"
+    text = whole_prompts(lengths, '{ p999 = "700 ms" }', "0.06 req/s").replace("32768", "131072")
+    found = only("SLO008", text.replace('"4 s"', '"400 s"'), plugins)
+    assert " stops all 1 decoding sequence for " in found.message
+
+
+# What a guess of the weights' format leaves certain
+
+
+@pytest.mark.parametrize("code", ["CTX001", "SLO001", "SLO005", "SLO006", "SLO007"])
+def test_what_rests_on_the_bytes_of_weights_is_no_error_where_their_format_is_a_guess(
+    code: str, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step reads the weights, and what they leave of the memory is the cache."""
+    late = loaded("concurrency = 16\n", 'itl = { p99 = "25 ms" }\n', budget=2048)
+    texts = [late] if code == "SLO001" else [case.spec for case in plugins.rule(code).failing]
+    certain = [t for t in texts if any(f.severity is Severity.ERROR for f in findings(code, t, plugins))]
+    assert certain
+    monkeypatch.setattr(Review, "guesses_weights", True)
+    for text in certain:
+        assert {f.severity for f in findings(code, text, plugins)} == {Severity.WARNING}
