@@ -241,8 +241,7 @@ def _inputs(review: Review, verdict: Verdict) -> tuple[Input, ...]:
     """What the verdict rests on beside the lengths: the cache, or the token budget of a step."""
     memory = review.memory
     if verdict.cache and memory is not None and memory.caches:
-        source = memory.caches[0].lineage.inputs[0].source
-        each = Input("KV bytes per token and device", memory.bytes_per_token(), "B", source)
+        each = Input("KV bytes per token and device", memory.bytes_per_token(), "B", memory.cache_source)
         return (each, *memory.budget_lineage.inputs)
     return (review.policy_input("batching", budget_key(review), "tok"),)
 
