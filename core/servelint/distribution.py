@@ -158,6 +158,10 @@ class Lengths:
         """Return the distribution of the sum of two independent lengths."""
         if self.is_fixed and other.is_fixed:
             return Lengths.fixed(self._x[0] + other._x[0])
+        if self.is_fixed or other.is_fixed:
+            # What is added to every length moves each quantile by as much.
+            spread, more = (other, self._x[0]) if self.is_fixed else (self, other._x[0])
+            return Lengths([(p, spread.quantile(p) + more) for p in sorted({*spread._p, *STRATA})])
         sums = sorted((a.tokens + b.tokens, a.weight * b.weight) for a in self.nodes for b in other.nodes)
         knots, below = [(0.0, self._x[0] + other._x[0])], 0.0
         for total, weight in sums:

@@ -274,6 +274,11 @@ class MemoryLedger(Value):
             low, high = (middle, high) if self.admits(middle) else (low, middle)
         return low
 
+    @property
+    def cache_source(self) -> Source:
+        """Where the width of a token's cache is from: the same model for the layers of every kind."""
+        return self.caches[0].lineage.inputs[0].source
+
     def bytes_per_token(self, stage: int | None = None) -> float:
         """KV bytes of one more token on a device of a stage (of the fullest), before any window is full."""
         stages = self._distinct if stage is None else (stage,)

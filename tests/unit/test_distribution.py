@@ -123,3 +123,11 @@ def test_a_point_below_the_one_before_it_counts_as_that() -> None:
 
 def test_fixed_lengths_are_one_stratum() -> None:
     assert Lengths.fixed(300).strata(100.0, 500.0) == (Stratum(1.0, 300.0, 300.0, 300.0),)
+
+
+def test_a_fixed_length_moves_every_quantile_by_as_much() -> None:
+    spread, fixed = Lengths(((0.5, 2000), (0.99, 8000), (1.0, 20000))), Lengths.fixed(200)
+    for total in (spread.plus(fixed), fixed.plus(spread)):
+        for p in (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0):
+            assert total.quantile(p) == pytest.approx(spread.quantile(p) + 200)
+        assert total.mean == pytest.approx(spread.mean + 200, rel=1e-3)

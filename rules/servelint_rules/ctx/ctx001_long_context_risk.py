@@ -241,8 +241,7 @@ def _inputs(review: Review, verdict: Verdict) -> tuple[Input, ...]:
     """What the verdict rests on beside the lengths: the cache, or the token budget of a step."""
     memory = review.memory
     if verdict.cache and memory is not None and memory.caches:
-        source = memory.caches[0].lineage.inputs[0].source
-        each = Input("KV bytes per token and device", memory.bytes_per_token(), "B", source)
+        each = Input("KV bytes per token and device", memory.bytes_per_token(), "B", memory.cache_source)
         return (each, *memory.budget_lineage.inputs)
     return (review.policy_input("batching", budget_key(review), "tok"),)
 
@@ -431,8 +430,6 @@ def _remedies(edits: Edits, path: KeyPath, case: Scenario) -> Iterator[str]:
 def _replicas(review: Review, composition: Composition, case: Scenario) -> int | None:
     """More replicas that carry the scenario within the SLO, None when no number of them does."""
     service = Service(composition, case.mix, open_loop=case.rate is not None)
-    if decode_side(composition).memory.resident_sequences(case.mix.context(0.99)) < 1:
-        return None
     number = None
     if case.rate is not None:
         number = replicas_for(service, case.rate, review.objectives)

@@ -181,7 +181,7 @@ args = ["--max-model-len", "131072", "--rope-scaling", '{"rope_type": "yarn", "f
             yield Lacks("a model that resolves")
             return
         limit = positions(architecture)
-        if length <= limit or limit <= 0 or rescaled(review):
+        if not limit or length <= limit or rescaled(review):
             return
         engine = review.engine.name if review.engine is not None else ""
         certain = engine in REFUSING or architecture.positions is not None

@@ -170,7 +170,7 @@ tpot = { p50 = "200 ms" }
             yield Lacks("a composed deployment and workload lengths")
             return
         side = decode_side(composition)
-        if not side.memory.caches or side.memory.resident_per_rank(mix.mean_context) < 1:
+        if not side.memory.caches:
             return
         if not any(o.metric in PACE for o in review.objectives):
             yield from self._alone(review, side, mix.context(0.99))
@@ -225,10 +225,10 @@ tpot = { p50 = "200 ms" }
         )
 
     def _inputs(self, review: Review, side: Composition, context: float) -> tuple[Input, ...]:
-        cache = side.memory.caches[0].lineage.inputs[0].source
+        memory = side.memory
         return (
             Input("context", round(context, 1), "tok", review.source("workload")),
-            Input("KV bytes per token and device", side.memory.bytes_per_token(), "B", cache),
+            Input("KV bytes per token and device", memory.bytes_per_token(), "B", memory.cache_source),
         )
 
 

@@ -178,7 +178,7 @@ output_tokens = 200
             return
         stage, context = memory.tightest, mix.mean_context
         kept = _expanded(side, stage, context) if latent else _paged(memory, stage, context)
-        if kept.model <= 0 or kept.engine <= self.option("ratio") * kept.model:
+        if kept.engine <= self.option("ratio") * kept.model:
             return
         left, ranks = memory.cache_left(stage), memory.ranks
         fits, would = int(left / kept.engine) * ranks, int(left / kept.model) * ranks
@@ -221,7 +221,7 @@ def _paged(memory: MemoryLedger, stage: int, context: float) -> Kept:
         memory.sequence_bytes(context, stage),
         own,
         "every token of every layer, also of those with a window" if whole else "more blocks than the windows need",
-        memory.caches[0].lineage.inputs[0].source,
+        memory.cache_source,
         "use a release that pages windows by themselves (vLLM from 0.9.1, blocks not sent elsewhere)"
         if whole
         else "larger windows of memory per layer kind cannot be set: plan with this number, or a newer release",

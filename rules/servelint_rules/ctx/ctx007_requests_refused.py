@@ -339,8 +339,8 @@ def _with_length(composition: Composition, length: int) -> Composition | None:
     setup = composition.setup
     deployment = setup.deployment
     cache = deployment.policies.get("kv_cache")
-    if cache is not None and cache.max_tokens is not None and cache.max_tokens < length:
-        policies = {**deployment.policies, "kv_cache": evolve(cache, max_tokens=length)}
+    if cache is not None and cache.max_tokens is not None:
+        policies = {**deployment.policies, "kv_cache": evolve(cache, max_tokens=max(cache.max_tokens, length))}
         deployment = evolve(deployment, policies=policies)
     model = evolve(deployment.model, max_model_len=length)
     return composed(Composition(evolve(setup, deployment=evolve(deployment, model=model))))

@@ -36,7 +36,7 @@ class Work(NamedTuple):
     @property
     def share(self) -> float:
         """Share of the work that grows with the square of the prompt."""
-        return self.quadratic / self.total if self.total > 0 else 0.0
+        return self.quadratic / self.total
 
 
 QUADRATIC = ("attended pairs", "latent attention FLOPs")
@@ -46,14 +46,14 @@ QUADRATIC = ("attended pairs", "latent attention FLOPs")
 def work(composition: Composition, shape: StepShape) -> Work:
     """FLOPs of a prefill by how they grow."""
     pricer = composition.pricer
-    quadratic = total = 0.0
-    for op, amounts in zip(pricer.graph.ops, pricer.amounts(shape), strict=True):
-        for demand, amount in zip(op.demands, amounts, strict=True):
-            if not isinstance(demand, Matmul):
-                continue
-            flops = float(amount) * op.count
-            total += flops
-            name = demand.feature.name
-            if name.startswith(QUADRATIC) and " in the window" not in name and " in the chunk" not in name:
-                quadratic += flops
-    return Work(quadratic, total)
+    flops = [
+        (demand.feature.name, float(amount) * op.count)
+        for op, amounts in zip(pricer.graph.ops, pricer.amounts(shape), strict=True)
+        for demand, amount in zip(op.demands, amounts, strict=True)
+        if isinstance(demand, Matmul)
+    ]
+    return Work(sum(n for name, n in flops if _pairs_all(name)), sum(n for _, n in flops))
+
+
+def _pairs_all(name: str) -> bool:
+    return name.startswith(QUADRATIC) and " in the window" not in name and " in the chunk" not in name

@@ -244,7 +244,7 @@ id = "meta-llama/Llama-3.1-70B"
             ),
             inputs=(
                 Input("max_model_len", length, "tok", review.source(*path)),
-                Input("KV bytes per token and device", per_token, "B", memory.caches[0].lineage.inputs[0].source)
+                Input("KV bytes per token and device", per_token, "B", memory.cache_source)
                 if memory.caches
                 else Input("state bytes", need, "B", review.source(*path)),
                 Input("weights per device", fit.weights, "B", review.source(*model)),

@@ -227,7 +227,7 @@ def _point(review: Review, claim: Claim) -> Point | None:
     shared = review.replicas if claim.per == "deployment" else 1
     batch = at.batch or at.concurrency
     if batch is not None:
-        batch = max(1, -(-batch // shared))
+        batch = -(-batch // (shared * service.decode_replicas))
         return service.point(float(batch)) if batch <= service.batch_limit else None
     return service.at_rate(at.rate / shared) if at.rate is not None else None
 

@@ -125,17 +125,19 @@ class NoHeadroom(Rule):
                 yield _used_up(review, ("workload", key), point, misses)
             return
         # The knee is looked for only where a little more load is too much.
-        spare = self.option("spare")
-        knee = review.knee if key == "rate" and not _carries(review, point, 1 / max(1 - spare, 1e-3)) else None
+        spare, rate = self.option("spare"), review.rate()
+        if rate is None or _carries(review, point, rate / max(1 - spare, 1e-3)):
+            return
+        knee = review.knee
         # The knee is a whole number of sequences; a load of a fraction of one may lie above it and hold.
         if knee is not None and knee.rate >= point.rate and stalled(review, point) is None:
-            yield _close(review, point, knee, spare)
+            yield _close(review, point, knee, rate, spare)
 
 
-def _carries(review: Review, point: Point, factor: float) -> bool:
-    """Whether a replica keeps the objectives at so many times its load."""
-    more = point.service.at_rate((review.rate() or 0.0) * factor)
-    return more is not None and not more.misses(review.objectives)
+def _carries(review: Review, point: Point, rate: float) -> bool:
+    """Whether a replica keeps the objectives at a rate, headroom included."""
+    then = point.service.at_rate(rate)
+    return then is not None and not then.misses(review.objectives)
 
 
 def _used_up(review: Review, path: KeyPath, point: Point, misses: list[Miss]) -> Finding:
@@ -172,15 +174,16 @@ def _used(point: Point, knee: Point) -> str:
 
 
 def _help(review: Review, path: KeyPath, point: Point, knee: Point | None) -> str:
-    if knee is None or knee.rate <= 0:
-        return "not even one sequence leaves this headroom: shorten the step itself, or state the headroom there is"
     service = point.service
-    if path[-1] == "rate":
+    if knee is not None and path[-1] == "rate":
         needed = _replicas(review, point)
         most = knee.rate * service.decode_replicas * review.replicas
         parts = [f"set hardware.replicas = {needed} instead of {review.replicas}"] if needed else []
         return "; or ".join([*parts, f"keep the rate at {request_rate(most)}, that of the knee"])
-    each = math.floor(knee.batch) * service.decode_replicas
+    # What is kept in flight is a whole number of requests.
+    each = math.floor(knee.batch) * service.decode_replicas if knee is not None else 0
+    if not each:
+        return "not even one sequence leaves this headroom: shorten the step itself, or state the headroom there is"
     workload = review.deployment.workload
     wanted = workload.concurrency if workload is not None and workload.concurrency else each
     return (
@@ -189,29 +192,22 @@ def _help(review: Review, path: KeyPath, point: Point, knee: Point | None) -> st
     )
 
 
-def _replicas(review: Review, point: Point) -> int:
-    """Replicas that leave the headroom; 0 where no number does."""
-    rate = review.rate()
-    found = replicas_for(point.service, rate * review.replicas, review.objectives) if rate is not None else None
-    if found is None or rate is None:
-        return 0
-    # An operating point is found to a fraction of a percent, which may be just the other side of a limit.
-    for number in (found, found + 1):
-        then = point.service.at_rate(rate * review.replicas / number)
-        if then is not None and not then.misses(review.objectives):
-            return number
-    return 0
+def _replicas(review: Review, point: Point) -> int | None:
+    """Replicas that leave the headroom; None where no number does."""
+    rate, objectives = review.rate(), review.objectives
+    if rate is None:
+        return None
+    return replicas_for(point.service, rate * review.replicas, objectives, lambda then: not then.misses(objectives))
 
 
 def _fix(review: Review, path: KeyPath, point: Point) -> Fix | None:
     replicas: KeyPath = ("hardware", "replicas")
-    needed = _replicas(review, point) if path[-1] == "rate" and review.declared(*replicas) else 0
+    needed = _replicas(review, point) if path[-1] == "rate" and review.declared(*replicas) else None
     return Fix(f"set hardware.replicas to {needed}", (Edit(replicas, str(needed)),)) if needed else None
 
 
-def _close(review: Review, point: Point, knee: Point, spare: float) -> Finding:
+def _close(review: Review, point: Point, knee: Point, rate: float, spare: float) -> Finding:
     path: KeyPath = ("workload", "rate")
-    rate = review.rate() or point.rate
     here, most = request_rates(rate / point.service.decode_replicas, knee.rate)
     replicas = review.replicas
     needed = math.ceil(rate * replicas / (knee.rate * point.service.decode_replicas * (1 - spare)) - 1e-9)

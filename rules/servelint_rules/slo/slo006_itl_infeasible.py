@@ -276,7 +276,7 @@ def _alternatives(side: Composition) -> Iterator[tuple[str, Composition]]:
         except CatalogueError:
             continue
         other = altered(side, quantization=evolve(quantization, weights=name))
-        if other is not None and other.memory.weights_bytes < side.memory.weights_bytes * 0.99:
+        if other is not None:
             yield f"{shown} weights", other
     if side.scheduler.verify_tokens > 1:
         speculation = side.context.configs["speculation"]

@@ -209,9 +209,7 @@ def _does_not_fit(review: Review) -> bool:
     if review.composition is None:
         return True
     side = decode_side(review.composition)
-    memory = side.memory
-    full = not memory.has_room and memory.cache_bytes is None
-    return full or memory.resident_per_rank(side.max_model_len) < 1
+    return side.memory.resident_per_rank(side.max_model_len) < 1
 
 
 def _finding(review: Review, mix: Mix, rate: float) -> Finding:
