@@ -52,7 +52,8 @@ class Run(NamedTuple):
     def stated(self, objective: Objective) -> float | None:
         """The latency in seconds that the claim itself gives for the objective's percentile."""
         found = getattr(self.claim.at if self.claim is not None else None, _key(objective), None)
-        return found if isinstance(found, float) else None
+        # Whole seconds are read as a whole number.
+        return None if found is None else float(found)
 
 
 def _key(objective: Objective) -> str:
