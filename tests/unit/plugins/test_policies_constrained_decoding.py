@@ -136,6 +136,7 @@ def test_what_is_left_out_is_assumed_and_said(plugins: Plugins) -> None:
 
     known = assumed('schemas = "static"\n')
     assert (known["mask"], known["compile"], known["cache_hit"]) == (50e-6, 0.1, 1.0)
+    assert (known["share"], known["overlap"]) == (1.0, True)
     fresh = assumed('schemas = "dynamic"\nbackend = "outlines"\n')
     assert (fresh["mask"], fresh["compile"], fresh["cache_hit"]) == (118e-6, 0.1, 0.0)
 

@@ -165,6 +165,16 @@ def test_a_transfer_without_bandwidth_takes_the_network_and_says_so(plugins: Plu
     assert assumed.value == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("pool", ["prefill", "decode"])
+def test_what_is_assumed_of_a_pools_hardware_is_assumed_of_that_pool(pool: str, plugins: Plugins) -> None:
+    text = spec(f"{pool} = {{ devices = 16 }}\n", "meta-llama/Llama-3.1-70B", "devices = 8\n")
+    review = review_of(text, plugins)
+    assert review.composition is not None
+    # Sixteen devices are two nodes, and nothing is said of the network between them.
+    assumed = [a.path for a in review.assumptions if a.path[:3] == ("policy", "disaggregation", pool)]
+    assert ("policy", "disaggregation", pool, "network", "bandwidth") in assumed
+
+
 def test_an_empty_table_changes_nothing(plugins: Plugins) -> None:
     assert compose(spec(""), plugins).scheduler.disaggregation is None
 

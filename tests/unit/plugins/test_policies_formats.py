@@ -25,6 +25,9 @@ BITS = {
     "int4-g64": 4 + 20 / 64,
     "int4-g32": 4 + 20 / 32,
     "int8-g128": 8 + 24 / 128,
+    # A scale for 64 weights: fp32, or fp8 with an fp32 scale for 256 of these.
+    "nf4": 4 + 32 / 64,
+    "nf4-double": 4 + 8 / 64 + 32 / (64 * 256),
     "mxfp4": 4.25,
     "nvfp4": 4.5,
     # Bytes of a block of 32 weights: 18, 20, 22, 24, 34 and 18.
@@ -53,6 +56,10 @@ GROUPS = {
     "int4-g64": 64,
     "int4-g32": 32,
     "int8-g128": 128,
+    "nf4": 64,
+    "nf4-double": 64,
+    # Blocks of ggml's types.
+    **dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"), 32),
 }
 NATIVE = {
     "fp32": "fp32",
@@ -79,8 +86,15 @@ def test_a_format_takes_its_bits_and_runs_on_its_path(name: str, plugins: Plugin
     assert found.bits == own
     assert found.compute == NATIVE.get(name)
     assert found.kv_cache == (name in HOLD_CACHES)
-    if "_" not in name:
+    if "_" not in name or name in GROUPS:
         assert found.group == GROUPS.get(name, 0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"), [("awq", "int4-g128"), ("w4a16", "int4-g128"), ("gptqint8", "int8-g128"), ("nf4", "nf4")]
+)
+def test_what_checkpoints_are_called_by_a_format(ending: str, name: str, plugins: Plugins) -> None:
+    assert ending in plugins.format(name).endings
 
 
 def composed(plugins: Plugins, keys: str, model: str = "") -> Composition:
@@ -109,6 +123,17 @@ def test_a_group_size_changes_the_metadata_in_proportion(plugins: Plugins) -> No
         assert found["q_proj"] == pytest.approx((4 + metadata) / 8)
         # What the format does not cover stays as it was.
         assert found["lm_head"] == 2.0
+
+
+@pytest.mark.parametrize(("weights", "each"), [("fp8", 1.0), ("int4-g128", (4 + 20 / 128) / 8)])
+def test_memory_holds_what_a_step_reads(weights: str, each: float, plugins: Plugins) -> None:
+    plain = composed(plugins, "").memory
+    ledger = composed(plugins, f'[policy.quantization]\nweights = "{weights}"\n').memory
+    covered = sum(w.params * w.repeats[0] for w in ledger.weights if w.format.name == weights)
+    # The layers' matrices are covered; tables, head and norms stay in 16 bit.
+    assert covered == 16 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192)
+    assert plain.weights_bytes - ledger.weights_bytes == pytest.approx(covered * (2 - each))
+    assert plain.bytes_per_token() == ledger.bytes_per_token()
 
 
 def test_measured_bytes_scale_every_weight(plugins: Plugins) -> None:

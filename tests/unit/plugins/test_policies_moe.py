@@ -6,11 +6,12 @@ from math import comb
 
 import pytest
 
+from servelint.architecture import Attention, Experts
 from servelint.composition import Composition
 from servelint.cost import OpCost
 from servelint.manager import Plugins
 from servelint.shapes import StepShape, decode, prefill
-from servelint.testing import compose
+from servelint.testing import compose, samples
 
 LOCAL, EXPERTS, TOP_K, RANKS = 32, 256, 8, 8
 
@@ -104,3 +105,21 @@ def test_copies_are_read_in_the_estimate_and_not_in_the_bound(plugins: Plugins) 
     expert = 3 * 7168 * 2048 * (1 + 32 / 8 / 128**2)
     reached = 1 - (1 - TOP_K / EXPERTS) ** 256
     assert grown == pytest.approx(58 * (36 - LOCAL) * expert * reached, rel=1e-9)
+
+
+@pytest.mark.parametrize(("copies", "slots"), [(4, 8), (5, 9), (12, 9)])
+def test_copies_fill_the_slots_that_experts_leave(copies: int, slots: int, plugins: Plugins) -> None:
+    """Sixty experts on eight ranks leave four of 64 slots."""
+    blocks = (
+        samples.attention_block("attention", range(2), 256, Attention(8, 8, 32, 32)),
+        samples.expert_block("moe", range(2), 256, 128, Experts(60, 4)),
+    )
+    model = samples.model(256, 1000, blocks)
+    text = '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.parallelism]\ntensor = 8\nexpert = 8\n'
+    alone, copied = (
+        compose(text + more, plugins, architecture=model, accelerator=samples.accelerator())
+        for more in ("", f"[policy.moe]\nredundant_experts = {copies}\n")
+    )
+    held = [sum(w.params for w in c.memory.weights if w.name == "moe.experts") for c in (alone, copied)]
+    assert held[1] / held[0] == pytest.approx(slots / 8)
+    assert (copied.graph.ops == alone.graph.ops) == (slots == 8)

@@ -10,6 +10,7 @@ import pytest
 
 from servelint.composition import Composition
 from servelint.manager import Plugins
+from servelint.resources import WeightRead
 from servelint.shapes import StepShape, decode, prefill
 from servelint.testing import compose, review_of, samples
 from servelint_plugins.policies.speculation import Speculation, _own_layer, _parallelism, expected_tokens
@@ -206,6 +207,35 @@ def test_the_draft_keeps_its_own_format_and_the_caches_share_one(plugins: Plugin
     formats = {w.format.name for w in memory.weights if w.name.startswith("draft.")}
     assert formats == {"bf16"}
     assert {c.format.name for c in memory.caches} == {"fp8"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "form"),
+    [
+        # An MTP layer is part of the checkpoint, a head and a model of its own are not.
+        ('method = "mtp"\n', "fp8"),
+        ('method = "eagle"\n', "bf16"),
+        (f'method = "mtp"\ndraft_model = "{LLAMA_8B}"\n', "bf16"),
+        (DRAFT, "bf16"),
+    ],
+)
+def test_the_declared_format_is_that_of_the_checkpoint(policy: str, form: str, plugins: Plugins) -> None:
+    more = '[policy.quantization]\nweights = "fp8"\n'
+    memory = compose(spec(policy + "tokens = 1\nacceptance = 0.7\n", more=more), plugins).memory
+    drafted = {w.format.name for w in memory.weights if w.name.startswith("draft.") and w.tensor.role == "mlp"}
+    assert drafted == {form}
+
+
+def test_a_draft_reaches_as_few_experts_as_its_target_may(plugins: Plugins) -> None:
+    text = '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n'
+    table = '[policy.speculation]\nmethod = "mtp"\ntokens = 2\nacceptance = 0.7\n'
+    found = compose(text + table, plugins, architecture=samples.hybrid_model(), accelerator=samples.accelerator())
+    for op in ("draft.moe.experts", "draft.next.moe.experts"):
+        reads = [d for d in found.graph.op(op).demands if isinstance(d, WeightRead) and d.axis == "experts"]
+        (read,) = reads
+        # Four of 32 experts a token: by chance, and when all eight go to the same.
+        assert read.feature.count(decode(8.0, 100.0, 3.0)) == pytest.approx(1 - (28 / 32) ** 8)
+        assert read.feature.floor(decode(8.0, 100.0, 3.0)) == pytest.approx(4 / 32)
 
 
 def test_measured_bytes_of_the_target_do_not_scale_the_draft(plugins: Plugins) -> None:
