@@ -138,12 +138,11 @@ def _measured_ratio(config: QuantizationConfig, context: Context) -> float:
     if measured is None:
         return 1.0
     new = weight_format(config, context)
-    total = 0.0
-    for tensor, count in context.architecture.tensors():
-        if tensor.role != "mtp":
-            stored = context.formats.of(tensor)
-            total += tensor.params * count * _reformatted(tensor, stored, new, config).bytes_per_element
-    return measured / total if total else 1.0
+    return measured / sum(
+        tensor.params * count * _reformatted(tensor, context.formats.of(tensor), new, config).bytes_per_element
+        for tensor, count in context.architecture.tensors()
+        if tensor.role != "mtp"
+    )
 
 
 def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -> MemoryLedger:
@@ -153,12 +152,6 @@ def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -
     ratio = _measured_ratio(config, context)
     if new is None and cache is None and ratio == 1.0:
         return ledger
-    measured = Input(
-        "measured weight bytes",
-        context.deployment.model.weights_bytes or 0.0,
-        "B",
-        Source("spec", "", "", ("model", "weights_bytes")),
-    )
 
     def stored(w: Weights) -> Weights:
         fmt = _reformatted(w.tensor, w.format, new, config)
@@ -174,12 +167,14 @@ def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -
         return evolve(c, format=cache, lineage=c.lineage.rewritten(NAME, f"cached as {cache.name}", width))
 
     ledger = ledger.mapped(weights=stored, caches=cached)
-    if ratio != 1.0:
+    measured = context.deployment.model.weights_bytes
+    if measured is not None and ratio != 1.0:
+        total = Input("measured weight bytes", measured, "B", Source("spec", "", "", ("model", "weights_bytes")))
         ledger = ledger.mapped(
             weights=lambda w: evolve(
                 w,
                 params=w.params * ratio,
-                lineage=w.lineage.rewritten(NAME, "scaled to the measured weight bytes", measured),
+                lineage=w.lineage.rewritten(NAME, "scaled to the measured weight bytes", total),
             )
         )
     return ledger
