@@ -187,6 +187,22 @@ def test_a_ring_moves_more_than_the_message() -> None:
     pricer = Pricer(chain((send(1e8, "all_reduce", 4),)), TOPOLOGY)
     assert pricer.bound(STEP) == pytest.approx(1.0)
     assert pricer.estimate(STEP) == pytest.approx(1.5 / 0.8 + 10e-6)
+    assert pricer.price(STEP).link_bytes == pricer.breakdown(STEP)[0].link_bytes == pytest.approx(1.5e8)
+    # Of eight in two domains three quarters come over the links, a quarter over PCIe.
+    both = Pricer(chain((send(1e8, "all_reduce", 8),)), TOPOLOGY)
+    assert both.by_resource(STEP) == pytest.approx(
+        {"compute": 0, "hbm": 0, "link:scale_up": 0.75, "link:pcie": 0.25 * 1e8 / 1e7}
+    )
+
+
+def test_of_resources_that_take_equally_long_the_first_binds() -> None:
+    # 1 TFLOP at a quarter of the peak and 2 GB at half of the bandwidth: four seconds each.
+    pricer = Pricer(chain((flops(1e12), moved(2e9))), TOPOLOGY)
+    assert pricer.price(STEP).sustained_bound_s == 4.0
+    assert pricer.price(STEP).binding_resource == "compute"
+    per_token = Matmul(1e12, TOKENS, "width", NOTE, "bf16", WEIGHT)
+    grid = Pricer(chain((per_token, moved(4e9))), TOPOLOGY).price(decode(np.array([1.0, 2.0, 3.0]), 0.0))
+    assert list(np.asarray(grid.binding)) == [1.0, 0.0, 0.0]
 
 
 def test_branches_share_the_memory() -> None:
@@ -353,14 +369,27 @@ def test_only_stages_that_can_be_longest_are_compared() -> None:
     assert [n for _, n in deep([(1, 0, 1), (2, 2, 2), (2, 2, 2)], branch=True)._paths.walk] == [1, 2]
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40])
-def test_of_many_stages_some_numbers_of_micro_batches_are_tried(most: int) -> None:
-    """Weights on the first of 40 stages and work of 100 sequences on the others, which balance in so many."""
+@pytest.mark.parametrize(
+    ("stages", "most"),
+    [(16, 5), (16, 13), *((40, most) for most in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40))],
+)
+def test_of_many_stages_some_numbers_of_micro_batches_are_tried(stages: int, most: int) -> None:
+    """Weights on the first stage and work of 100 sequences on the others, which balance in so many; to 16 all are."""
+    others = stages - 1
     weights = WeightRead(5e8, ONCE, "width", NOTE, WEIGHT, BF16)
     # The first stage reads n GB; a micro-batch walks through 1 GB and its part of the others' n (n - 1).
-    work = StateIO(most * (most - 1) / 39 / 100 * 1e9, TOKENS, "replicated", NOTE)
-    graph = evolve(chain((weights,), (work,), repeats=((1, *[0] * 39), (0, *[1] * 39))), micro_batches=40)
+    work = StateIO(most * (most - 1) / others / 100 * 1e9, TOKENS, "replicated", NOTE)
+    graph = chain((weights,), (work,), repeats=((1, *[0] * others), (0, *[1] * others)))
+    graph = evolve(graph, micro_batches=stages)
     assert Pricer(graph, TOPOLOGY).bound(decode(100.0, 0.0)) == pytest.approx(most)
+
+
+@pytest.mark.parametrize("shape", [StepShape(1.0, 0.0, 10.0, 1.0, 0.0, 1.0), StepShape(1.0, 0.0, 1.0, 1.0, 0.0, 10.0)])
+def test_company_does_not_cut_a_sequence(shape: StepShape) -> None:
+    # A sequence and a prompt, ten tokens of one and one of the other, over two stages of 1 GB a token.
+    work = StateIO(1e9, TOKENS, "replicated", NOTE)
+    pricer = Pricer(evolve(chain((work,), repeats=((1, 1),)), micro_batches=2), TOPOLOGY)
+    assert pricer.estimate(shape) == pytest.approx((10 + 10) / 0.5)
 
 
 def test_prompts_are_laid_out_whole_or_cut() -> None:

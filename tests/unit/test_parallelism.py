@@ -125,6 +125,10 @@ def test_devices_that_nothing_splits_form_one_tensor_group(plugins: Plugins) -> 
         ("", {}, 1, False),
         ("devices = 6\n", {"pipeline": 2}, 3, True),
         ("devices = 2\n", {"pipeline": 2}, 1, False),
+        ("devices = 2\n", {}, 2, True),
+        # Devices that share the tokens of a sequence are those of the group.
+        ("devices = 8\n", {"context": 2}, 8, True),
+        ("devices = 4096\n", {"pipeline": 2}, 2048, True),
         # What does not divide evenly is not spread.
         ("devices = 5\n", {"pipeline": 2}, 1, False),
         ("devices = 4096\n", {}, 4096, True),
@@ -150,6 +154,25 @@ def test_a_lineage_tells_of_shares_and_of_nothing_else(plugins: Plugins) -> None
     held = {w.name: [r.by for r in w.lineage.rewrites] for w in four.memory.weights}
     assert held["moe.router"] == held["attn.norm"] == []
     assert held["mlp.gate_up_proj"] == held["moe.experts"] == ["parallelism"]
+
+
+@pytest.mark.parametrize(
+    ("latent", "degrees", "weights", "inputs"),
+    [
+        (False, {"tensor": 2}, "attn.q_proj", ["parallelism.tensor"]),
+        (False, {"tensor": 2}, "attn.k_proj", ["parallelism.tensor", "KV heads"]),
+        (False, {"tensor": 2}, "mlp.down_proj", ["parallelism.tensor"]),
+        (True, {"tensor": 2}, "moe.experts", ["parallelism.tensor"]),
+        (True, {"tensor": 2, "expert": 2}, "moe.experts", ["parallelism.tensor", "parallelism.expert"]),
+        (True, {"tensor": 2, "expert": 2}, "moe.shared_up", ["parallelism.tensor"]),
+    ],
+)
+def test_a_share_names_what_it_came_from(
+    latent: bool, degrees: dict[str, int], weights: str, inputs: list[str], plugins: Plugins
+) -> None:
+    ledger = composed(plugins, sparse() if latent else dense(), **degrees).memory
+    (rewrite,) = next(w for w in ledger.weights if w.name == weights).lineage.rewrites
+    assert [i.name for i in rewrite.inputs] == inputs
 
 
 def test_tensor_parallelism_divides_along_each_axis(plugins: Plugins) -> None:
@@ -225,12 +248,27 @@ def test_attention_ranks_hold_attention_whole_and_share_the_rest(plugins: Plugin
     assert ranks.scheduler.ranks == 4
 
 
-@pytest.mark.parametrize(
-    ("degrees", "kind"), [({"tensor": 4}, "all_reduce"), ({"tensor": 4, "attention_data": 2}, "all_gather")]
-)
-def test_tokens_of_two_attention_groups_are_gathered(degrees: dict[str, int], kind: str, plugins: Plugins) -> None:
-    found = collectives(composed(plugins, sparse(), **degrees))
-    assert found["mlp.down_proj.collective"] == [(kind, HIDDEN * 2 * 8.0, 4, 1)]
+def test_tokens_of_two_attention_groups_are_gathered(plugins: Plugins) -> None:
+    found = collectives(composed(plugins, sparse(), tensor=4, attention_data=2))
+    row = HIDDEN * 2
+    # Each group of two adds up its own four sequences before the MLP gets all eight.
+    assert found["attn.out_proj.collective"] == [("all_reduce", row * 4.0, 2, 1), ("all_gather", row * 8.0, 4, 1)]
+    assert found["mlp.down_proj.collective"] == [("all_gather", row * 8.0, 4, 1)]
+    pair = collectives(composed(plugins, dense(), tensor=2))
+    assert pair["attn.out_proj.collective"] == pair["mlp.down_proj.collective"] == [("all_reduce", row * 8.0, 2, 1)]
+
+
+def test_state_is_divided_by_heads(plugins: Plugins) -> None:
+    one, two = (composed(plugins, samples.hybrid_model(), tensor=n).memory.states for n in (1, 2))
+    assert [(s.block, s.bytes) for s in two] == [(s.block, s.bytes / 2) for s in one]
+    assert one
+
+
+@pytest.mark.parametrize(("data", "most"), [(2, 5.0), (3, 3.0), (9, 1.0)])
+def test_a_step_waits_for_the_fullest_rank(data: int, most: float, plugins: Plugins) -> None:
+    demands = composed(plugins, dense(), data=data).graph.op("mlp.up_proj").demands
+    (product,) = (d for d in demands if isinstance(d, Matmul))
+    assert product.feature.count(decode(9.0, 100.0)) == most
 
 
 @pytest.mark.parametrize(
@@ -321,6 +359,8 @@ def test_expert_groups_span_data_ranks(plugins: Plugins) -> None:
     assert demand(both, "moe.experts", WeightRead, "experts") == demand(one, "moe.experts", WeightRead, "experts") / 4
     held = {w.name: w.params for w in both.memory.weights}
     assert held["moe.experts"] == 3 * HIDDEN * 512 * 16 / 4
+    # A shared expert is divided within a rank.
+    assert held["moe.shared_up"] == 2 * HIDDEN * 512 / 2
     # The whole group's tokens reach an expert, whatever rank they came from.
     (read,) = (
         d
@@ -337,6 +377,7 @@ def test_context_parallel_within_a_tensor_group_counts_the_cache_once(plugins: P
     assert demand(four, "attn.core", Matmul) == demand(one, "attn.core", Matmul) / 4
     assert four.memory.bytes_per_token() * 4 == one.memory.bytes_per_token()
     (joined,) = collectives(four)["attn.core.join"]
+    assert [op.name for op in four.graph.ops].count("attn.core.join") == 1
     # Matrices are divided by tensor alone.
     assert four.memory.weights_bytes == composed(plugins, dense(), tensor=4).memory.weights_bytes
     # Partial results of the two groups' heads, in fp32.
@@ -410,6 +451,8 @@ def test_stages_hold_their_layers_and_send_between(plugins: Plugins) -> None:
     assert graph.op("pipeline.send").repeats == (1, 0)
     # Every device sends its part of the hidden state to the stage two devices on.
     assert collectives(staged)["pipeline.send"] == [("send", HIDDEN / 2 * 2 * 8.0, 2, 2)]
+    ranks = collectives(composed(plugins, dense(), pipeline=2, tensor=2, data=2))
+    assert ranks["pipeline.send"] == [("send", HIDDEN / 2 * 2 * 4.0, 2, 4)]
     table = VOCABULARY * HIDDEN * 2 / 2
     layer = (memory.fit(0).weights - table) / 5
     assert memory.fit(1).weights - table - 2 * HIDDEN == pytest.approx(3 * layer)
@@ -456,8 +499,24 @@ def test_tokens_go_to_experts_as_wide_as_these_multiply_and_come_back_in_16_bit(
 
 
 @pytest.mark.parametrize(
+    ("covers", "each"),
+    [('["routed_experts"]', 1.0), ('["mlp", "shared_experts"]', 2.0), ('["routed_experts", "mlp"]', 1.0)],
+)
+def test_only_the_routed_experts_say_how_wide_tokens_travel(covers: str, each: float, plugins: Plugins) -> None:
+    spec = (
+        '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.parallelism]\n'
+        "tensor = 4\nattention_data = 4\nexpert = 4\n"
+        f'[policy.quantization]\nweights = "fp8"\ncovers = {covers}\n'
+    )
+    found = compose(spec, plugins, architecture=sparse(), accelerator=samples.accelerator())
+    there, back = (d.coefficient for d in found.graph.op("moe.experts.all_to_all").demands if isinstance(d, Collective))
+    assert there / back == each / 2
+
+
+@pytest.mark.parametrize(
     ("degrees", "lockstep"),
     [
+        ({"tensor": 2, "attention_data": 2}, True),
         ({"tensor": 4}, False),
         ({"data": 2}, False),
         ({"tensor": 4, "expert": 4}, False),

@@ -84,6 +84,21 @@ def test_beyond_half_a_chunk_more_the_last_piece_has_any_size() -> None:
     assert sum(p.per_request for p in pieces if not p.ends) == pytest.approx(mix.prompt.mean / 512 - 0.5)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "hit"),
+    [(400, 700, 0.0), (800, 1400, 0.5), (400, 1000, 0.0), (1600, 4000, 0.75), (600, 900, 0.0), (2000, 3500, 0.7)],
+)
+def test_each_length_is_cut_on_its_side_of_a_chunk(low: float, high: float, hit: float) -> None:
+    mix = spread(low, high, prefix_hit=hit)
+    pieces = service(mix).point(4.0)._pieces
+    new = [mix.prompt.quantile((i + 0.5) / 20_000) * (1 - hit) for i in range(20_000)]
+    # None up to a chunk, one up to half a chunk more, and half a chunk less than they are long beyond.
+    chunks = [0.0 if n <= 512 else 1.0 if n <= 768 else n / 512 - 0.5 for n in new]
+    full = sum(p.per_request for p in pieces if not p.ends)
+    assert full == pytest.approx(sum(chunks) / len(chunks), rel=1e-3)
+    assert sum(p.per_request * p.tokens for p in pieces) == pytest.approx(mix.new_prompt)
+
+
 def test_long_prompts_are_cut_as_an_exact_cut_is_in_the_mean() -> None:
     mix = spread(2_000, 6_000)
     prompts = service(mix).point(4.0)._prompts
@@ -263,6 +278,9 @@ def test_who_waits_when_more_arrives_than_can_be_prefilled() -> None:
     mix = Mix("test", Lengths.fixed(4000), Lengths.fixed(10))
     point = service(mix).point(64.0)
     assert point.prefill_utilization > 1
+    # Every step has as much of prompts as it takes.
+    assert point.mixed_share == 1.0
+    assert point.average_mixed_s == pytest.approx(FIXED + 64 * DECODE + 512 * PROMPT)
     assert point.wait == (1.0, math.inf)
     assert point.ttft("p50") == math.inf
 

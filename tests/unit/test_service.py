@@ -226,6 +226,9 @@ def test_one_sequence_at_a_time_is_a_service() -> None:
     assert service.fullest.batch == 1.0
     assert service.max_rate == pytest.approx(1 / 200 / (FIXED + DECODE + 1000 / 200 * PROMPT))
     assert [p.batch for p in service.frontier()] == [1.0]
+    carried = service.at_rate(0.1)
+    assert carried is not None
+    assert carried.rate == pytest.approx(0.1, rel=0.003)
     # The slot is held while a sequence decodes and for the prefill of its prompt.
     point = service.point(0.5)
     assert point.slots_busy == pytest.approx(point.rate * (200 * point.step_s + point.prefill_s(1000)))
@@ -645,7 +648,10 @@ def test_a_rate_that_fewer_decode_replicas_carry_is_carried_by_more(number: int,
 
 
 @pytest.mark.parametrize("kept", [1.0, 1.5])
-@pytest.mark.parametrize(("arrival_cv", "outputs"), [(1.0, ((0.0, 200), (1.0, 200))), (2.0, ((0.0, 20), (1.0, 400)))])
+@pytest.mark.parametrize(
+    ("arrival_cv", "outputs"),
+    [(1.0, ((0.0, 200), (1.0, 200))), (2.0, ((0.0, 20), (1.0, 400))), (0.5, ((0.0, 200), (1.0, 200)))],
+)
 def test_the_wait_for_a_slot_is_that_of_a_g_g_c_queue(
     arrival_cv: float, outputs: tuple[tuple[float, float], ...], kept: float
 ) -> None:
@@ -770,13 +776,15 @@ def test_a_prompt_walks_through_stages_as_a_whole(tokens: float, seconds: float)
         graph = SimpleNamespace(stages=2)
 
         def estimate(self, s: StepShape) -> float:
-            return s.prefill_tokens * 1e-6
+            return s.prefill_tokens * 1e-6 + s.prefill_context * 1e-9
 
     scheduler = Scheduler(max_batched_tokens=4096, chunk_tokens=2048)
     point = Service(composed(scheduler, Walk()), mix(300, 100)).point(400.0)
     # The step has 1,200 tokens in pieces of 300 beside it; of equal pieces with as many pairs one walks, or the
     # prompt itself where it is longer.
     assert point._last_s(tokens, tokens) == pytest.approx(1e-6 * seconds)
+    alone = point._last_s(5000.0, 1000.0)
+    assert alone == pytest.approx(1e-6 * 1000 + 1e-9 * 4000)
 
 
 def test_a_last_piece_alone_reads_the_chunks_before_it_and_gives_a_token() -> None:

@@ -71,6 +71,27 @@ def test_a_tokens_experts_each_write_a_row(plugins: Plugins, top_k: int, width: 
     assert found == pytest.approx(2048 * (3 * HIDDEN + max(divided, chosen)) * 2)
 
 
+@pytest.mark.parametrize(("sequences", "formula"), [(8, "3 x hidden"), (2048, "sequences x vocabulary")])
+def test_a_peak_is_told_by_what_it_is_of(sequences: int, formula: str, plugins: Plugins) -> None:
+    found = composed(plugins, dense(4096), f"max_batched_tokens = 2048\nmax_sequences = {sequences}\n")
+    (reserve,) = [r for r in found.memory.reserves if r.name == "peak activations"]
+    of = {i.name: float(i.value) for i in reserve.lineage.inputs}
+    assert formula in reserve.lineage.formula
+    if sequences == 8:
+        inner = of["inner width split"] + of["inner width not split"]
+        told = of["tokens"] * (3 * of["hidden"] + inner) * 2
+    else:
+        told = of["tokens"] * of["hidden"] * 2 + of["sequences"] * of["vocabulary"] * 4
+    assert told == pytest.approx(reserve.bytes)
+
+
+def test_engines_count_sequences_by_rank_and_outputs_by_prompt(plugins: Plugins) -> None:
+    keys, ranks = "max_batched_tokens = 2048\nmax_sequences = 8\n", "[policy.parallelism]\ndata = 3\n"
+    found = composed(plugins, dense(512), keys, ranks).scheduler
+    assert (found.max_sequences, found.max_batched_tokens, found.samples) == (24, 2048, 1)
+    assert composed(plugins, dense(512), f"{keys}parallel_samples = 4\n").scheduler.samples == 4
+
+
 @pytest.mark.parametrize(
     ("batching", "chunk"),
     [
@@ -92,7 +113,8 @@ def test_a_chunk_is_no_more_than_the_budget(plugins: Plugins, batching: str, chu
 )
 def test_a_chunk_needs_a_size(config: Batching, chunk: int | None) -> None:
     context: Any = None
-    assert scheduler(config, Scheduler(), context).chunk_tokens == chunk
+    found = scheduler(config, Scheduler(), context)
+    assert (found.chunk_tokens, found.max_sequences, found.samples) == (chunk, None, 1)
 
 
 @pytest.mark.parametrize("tensor", [1, 4])

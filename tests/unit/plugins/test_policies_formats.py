@@ -136,6 +136,37 @@ def test_memory_holds_what_a_step_reads(weights: str, each: float, plugins: Plug
     assert plain.bytes_per_token() == ledger.bytes_per_token()
 
 
+def test_a_format_of_the_cache_alone(plugins: Plugins) -> None:
+    plain, half = composed(plugins, ""), composed(plugins, '[policy.quantization]\nkv_cache = "fp8"\n')
+    assert half.memory.bytes_per_token() == plain.memory.bytes_per_token() / 2
+    assert half.memory.weights_bytes == plain.memory.weights_bytes
+    assert weights(half) == weights(plain)
+    # What nothing changed says nothing of it.
+    for composition in (plain, half):
+        told = [w.lineage for w in composition.memory.weights]
+        told += [d.lineage for op in composition.graph.ops for d in op.demands if isinstance(d, WeightRead)]
+        assert not [lineage for lineage in told if any(r.by == "quantization" for r in lineage.rewrites)]
+
+
+@pytest.mark.parametrize(
+    ("model", "keys", "same"),
+    [
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"', True),
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"\ngroup_size = 32', True),
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"\ngroup_size = 16', False),
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"\ncovers = ["routed_experts", "attention"]', False),
+        ("deepseek-ai/DeepSeek-V3", 'weights = "fp8-block128"', True),
+        ("deepseek-ai/DeepSeek-V3", 'weights = "fp8"', False),
+        ("meta-llama/Llama-3.1-8B", 'weights = "bf16"', True),
+    ],
+)
+def test_to_name_the_stored_format_changes_nothing(model: str, keys: str, same: bool, plugins: Plugins) -> None:
+    text = f'[hardware]\naccelerator = "nvidia/h200-sxm5-141gb"\n[model]\nid = "{model}"\n'
+    plain, named = compose(text, plugins), compose(f"{text}[policy.quantization]\n{keys}\n", plugins)
+    assert (weights(named) == weights(plain)) == same
+    assert (named.memory.weights_bytes == plain.memory.weights_bytes) == same
+
+
 def test_measured_bytes_scale_every_weight(plugins: Plugins) -> None:
     plain = composed(plugins, "")
     held = plain.memory.weights_bytes
@@ -175,6 +206,9 @@ def test_weights_multiply_natively_only_where_both_sides_are_in_the_format(plugi
     assert precision('[policy.quantization]\nweights = "fp8"\nactivations = "fp8"\n') == {"fp8"}
     assert precision('[policy.quantization]\nweights = "fp8"\nactivations = "bf16"\n') == {"bf16"}
     assert precision('[policy.quantization]\nweights = "int4-g128"\n') == {"bf16"}
+    # This part has no path for four bits.
+    assert "fp4" not in part.dense_flops
+    assert precision('[policy.quantization]\nweights = "nvfp4"\n') == {"bf16"}
 
 
 def test_the_cache_gets_a_share_of_the_memory_pages_and_a_cap(plugins: Plugins) -> None:

@@ -37,6 +37,7 @@ def op(composition: Composition, shape: StepShape, name: str) -> OpCost:
         ("skew = 1.0\n", "tensor = 8\nexpert = 8\n"),
         ("redundant_experts = 0\nload_metrics = true\n", "tensor = 8\nexpert = 8\n"),
         ("skew = 3.0\n", "tensor = 8\n"),
+        ("skew = 1.0\nredundant_experts = 0\n", "tensor = 8\n"),
     ],
 )
 def test_identity_settings_change_nothing(policy: str, parallelism: str, plugins: Plugins) -> None:
@@ -52,6 +53,15 @@ def test_the_busiest_rank_multiplies_skew_times_the_mean(plugins: Plugins) -> No
     # The shared expert, split over the devices, has no skew: 2 x 3 x 7168 x 2048 FLOP a token, 58 layers.
     shared = 2 * 7168 * 2048 / 8 * 8 * 4096 * 58
     assert skewed.flops - shared == pytest.approx(1.5 * (even.flops - shared), rel=1e-9)
+
+
+def test_sums_of_a_layer_have_no_busiest_rank(plugins: Plugins) -> None:
+    """Ranks that hold the same tokens add up what each of their experts gave; nothing travels to the busiest."""
+    even, skewed = (found(p, plugins, "tensor = 8\nexpert = 8\n") for p in ("", "skew = 2.0\n"))
+    shape = decode(64.0, 1000.0)
+    sums = [op(c, shape, ".experts.collective").link_bytes for c in (even, skewed)]
+    assert sums[0] == sums[1] > 0
+    assert op(skewed, shape, ".experts").flops > op(even, shape, ".experts").flops
 
 
 def test_no_rank_gets_more_than_every_token(plugins: Plugins) -> None:
@@ -95,6 +105,12 @@ def test_redundant_experts_take_memory_in_whole_slots(copies: int, slots: int, p
         return sum(w.bytes_on(0) for w in ledger.weights if w.tensor.role == "routed_experts")
 
     assert routed(f"redundant_experts = {copies}\n") / routed("") == pytest.approx(slots / LOCAL, rel=1e-12)
+    # Of shared experts and routers there is one as before.
+    others = [
+        [(w.name, w.params) for w in found(p, plugins).memory.weights if w.tensor.role != "routed_experts"]
+        for p in ("", f"redundant_experts = {copies}\n")
+    ]
+    assert others[0] == others[1]
 
 
 def test_copies_are_read_in_the_estimate_and_not_in_the_bound(plugins: Plugins) -> None:
