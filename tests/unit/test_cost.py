@@ -262,6 +262,7 @@ def test_a_device_takes_the_l2_off_its_own_step() -> None:
 def test_ranks_need_a_sequence_each_for_a_micro_batch() -> None:
     # Two sequences on two ranks are one micro-batch, three are two, the fullest of one sequence a rank.
     assert piped(ranks=2).bound(decode(2.0, 0.0)) == pytest.approx(3 + 2)
+    assert piped(ranks=2).estimate(decode(2.0, 0.0)) == pytest.approx((3 + 2) / 0.5)
     assert piped(ranks=2).bound(decode(3.0, 0.0)) == pytest.approx(max(2 * 3, 3 + 2))
 
 

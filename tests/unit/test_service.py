@@ -348,6 +348,9 @@ def test_the_queue_is_that_of_m_d_1() -> None:
     assert point.ttft("mean") == pytest.approx(wait + served)
     # The chance of a longer wait is rho exp(-t rho / W).
     assert point.ttft("p99") == pytest.approx(served + wait / rho * math.log(rho / 0.01), rel=1e-4)
+    bursty = Service(composed(scheduler, LinearPricer(decode=0.0)), mix(1000, 10, arrival_cv=3.0)).at_rate(12.0)
+    assert bursty is not None
+    assert bursty.queue_s == pytest.approx(9 * wait, rel=0.02)
     regular = Service(composed(scheduler, LinearPricer(decode=0.0)), mix(1000, 10, arrival_cv=0.0)).at_rate(12.0)
     assert regular is not None
     assert regular.queue_s == 0.0
@@ -770,10 +773,18 @@ def test_company_reads_what_came_before_it() -> None:
     assert point._last_s(1000.0, 488.0) == pytest.approx(FIXED + 1e-9 * (488 * 512 + 10 * 256))
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [(500.0, 500.0), (100.0, (100**2 + 1200 * 300) / 1300)])
-def test_a_prompt_walks_through_stages_as_a_whole(tokens: float, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("number", "tokens", "last", "seconds"),
+    [
+        (2, 500.0, 500.0, 500e-6),
+        (2, 5000.0, 1000.0, 1000e-6 + 4000e-9),
+        (2, 100.0, 100.0, 1e-6 * (100**2 + 1200 * 300) / 1300),
+        (1, 500.0, 500.0, 1e-6 * (500**2 + 1200 * 300) / 1700),
+    ],
+)
+def test_a_prompt_walks_through_stages_as_a_whole(number: int, tokens: float, last: float, seconds: float) -> None:
     class Walk(LinearPricer):
-        graph = SimpleNamespace(stages=2)
+        graph = SimpleNamespace(stages=number)
 
         def estimate(self, s: StepShape) -> float:
             return s.prefill_tokens * 1e-6 + s.prefill_context * 1e-9
@@ -782,9 +793,7 @@ def test_a_prompt_walks_through_stages_as_a_whole(tokens: float, seconds: float)
     point = Service(composed(scheduler, Walk()), mix(300, 100)).point(400.0)
     # The step has 1,200 tokens in pieces of 300 beside it; of equal pieces with as many pairs one walks, or the
     # prompt itself where it is longer.
-    assert point._last_s(tokens, tokens) == pytest.approx(1e-6 * seconds)
-    alone = point._last_s(5000.0, 1000.0)
-    assert alone == pytest.approx(1e-6 * 1000 + 1e-9 * 4000)
+    assert point._last_s(tokens, last) == pytest.approx(seconds)
 
 
 def test_a_last_piece_alone_reads_the_chunks_before_it_and_gives_a_token() -> None:
@@ -824,6 +833,14 @@ def test_prefill_occupies_the_steps_that_its_chunks_take_on_average() -> None:
     # Four sequences decode, which leaves 508 tokens of a step: a chunk halfway through a prompt of 2,000.
     step = FIXED + 1e-9 * 508 * (2000 - 508) / 2
     assert point.prefill_utilization == pytest.approx(point.rate * 2000 / 508 * step)
+
+
+@pytest.mark.parametrize(("batch", "together"), [(8.0, 1.0), (600.0, 3.0)])
+def test_without_a_budget_prefill_occupies_steps_of_what_arrives_in_one(batch: float, together: float) -> None:
+    point = Service(composed(Scheduler(chunked=False)), mix()).point(batch)
+    # A prompt is prefilled alone where fewer arrive, or with as many as do.
+    step = FIXED + batch * DECODE + together * 1000 * PROMPT
+    assert point.prefill_utilization == pytest.approx(point.rate * step / together)
 
 
 @pytest.mark.parametrize(("prompt", "pieces"), [(2000, 1.0), (300, 508 / 300), (100, 5.08)])
