@@ -152,7 +152,7 @@ def defaults(config: Parallelism, context: Context) -> Mapping[str, Default]:
     """Spread a replica with more devices than the spec splits over tensor parallelism."""
     devices, source = context.topology.devices, Source("default", "docs/conventions.md", "parallelism")
     filled = {name: Default(1, "", source) for name in ("pipeline", "data", "attention_data", "context")}
-    shared = config.p * config.d * (config.c if config.tensor else 1)
+    shared = config.p * config.d
     tensor = devices // shared if devices % shared == 0 and devices // shared <= MOST else 1
     reason = "every device of the replica, in one tensor-parallel group" if tensor > 1 else ""
     return filled | {"tensor": Default(tensor, reason, source)}
@@ -333,7 +333,7 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
                     added.append(gathered)
         elif ends_mlp and block is not None:
             if block.experts is not None and _has_dispatch(split):
-                added += _dispatch(op, block, split)
+                added += _dispatch(op, block.experts, split)
             elif t > 1:
                 kind = "all_gather" if config.attention_ranks > 1 else "all_reduce"
                 added.append(_collective(kind, "all-reduce", hidden, group_tokens, t, 1, context))
@@ -364,16 +364,13 @@ def _has_dispatch(split: _Split) -> bool:
     return split.config.e > 1 and split.config.ranks > 1
 
 
-def _dispatch(op: Op, block: Block, split: _Split) -> list[Demand]:
+def _dispatch(op: Op, experts: Experts, split: _Split) -> list[Demand]:
     """Tokens to the ranks of their experts and back.
 
     Within a node one copy a rank. Between nodes one copy a node, which the node's own links pass on, as
     DeepEP does. Tokens travel out in the precision that the experts multiply in, and back in 16 bit.
     """
     config, context = split.config, split.context
-    experts = block.experts
-    if experts is None:
-        return []
     ranks = config.e
     precisions = [d.precision for d in op.demands if isinstance(d, Matmul) and d.axis == "experts"]
     widths = {"dispatch": min((DISPATCH_BYTES.get(p, ACTIVATION_BYTES) for p in precisions), default=ACTIVATION_BYTES)}

@@ -83,7 +83,7 @@ def native_precision(format: Format, activations: str | None, context: Context) 
         return None
     # Both sides of a GEMM are in its precision, or it is not native.
     if activations not in (None, "auto") and context.format(activations).compute != compute:
-        return None if compute not in SIXTEEN_BIT else compute
+        return None
     return compute
 
 
@@ -149,9 +149,6 @@ def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -
     """Store covered weights and the KV cache in their formats."""
     new = weight_format(config, context)
     cache = context.format(config.kv_cache) if config.kv_cache not in (None, "auto") else None
-    ratio = _measured_ratio(config, context)
-    if new is None and cache is None and ratio == 1.0:
-        return ledger
 
     def stored(w: Weights) -> Weights:
         fmt = _reformatted(w.tensor, w.format, new, config)
@@ -168,16 +165,17 @@ def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -
 
     ledger = ledger.mapped(weights=stored, caches=cached)
     measured = context.deployment.model.weights_bytes
-    if measured is not None and ratio != 1.0:
-        total = Input("measured weight bytes", measured, "B", Source("spec", "", "", ("model", "weights_bytes")))
-        ledger = ledger.mapped(
-            weights=lambda w: evolve(
-                w,
-                params=w.params * ratio,
-                lineage=w.lineage.rewritten(NAME, "scaled to the measured weight bytes", total),
-            )
+    if measured is None:
+        return ledger
+    ratio = _measured_ratio(config, context)
+    total = Input("measured weight bytes", measured, "B", Source("spec", "", "", ("model", "weights_bytes")))
+    return ledger.mapped(
+        weights=lambda w: evolve(
+            w,
+            params=w.params * ratio,
+            lineage=w.lineage.rewritten(NAME, "scaled to the measured weight bytes", total),
         )
-    return ledger
+    )
 
 
 POLICY = Policy(NAME, QuantizationConfig, graph, memory)

@@ -165,7 +165,7 @@ def _draft(config: Speculation, context: Context) -> Composition | None:
         return None
     deployment, setup = context.deployment, context.setup
     policies = {k: v for k, v in context.configs.items() if k not in ("constrained_decoding", "disaggregation")}
-    policies[NAME] = Speculation(tokens=0)
+    policies[NAME] = Speculation()
     policies["parallelism"] = _parallelism(config, context, architecture)
     quantization = policies.get("quantization")
     if quantization is not None and (config.method != "mtp" or config.draft_model is not None):
