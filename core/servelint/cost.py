@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from operator import ge
 from typing import NamedTuple
 
@@ -473,12 +473,8 @@ class Pricer:
         return maximum(self._path(load), self._roofline(load, sustained=True))
 
     def _op_seconds(self, forms: _OpForms, values: Sequence[Number]) -> Number:
-        longest: Number = _evaluate(forms.compute, values)
-        if forms.memory:
-            longest = maximum(longest, _evaluate(forms.memory, values))
-        for terms in forms.links:
-            longest = maximum(longest, _evaluate(terms, values))
-        return longest + _evaluate(forms.fixed, values) if forms.fixed else longest
+        times = (forms.compute, forms.memory, *forms.links)
+        return _largest([_evaluate(form, values) for form in times]) + _evaluate(forms.fixed, values)
 
     @cached_property
     def _paths(self) -> _Paths:
@@ -642,15 +638,13 @@ def _absent(sequences: Number) -> bool:
 
 
 def _largest(values: Sequence[Number]) -> Number:
-    longest = values[0]
-    for value in values[1:]:
-        longest = maximum(longest, value)
-    return longest
+    return reduce(maximum, values)
 
 
 def _argmax(rows: Sequence[Number]) -> Number:
     """Index of the largest of several values, elementwise; the first of equals."""
-    best, index = rows[0], 0.0 if is_plain(rows[0]) else rows[0] * 0
+    best: Number = rows[0]
+    index: Number = 0.0
     for i, row in enumerate(rows[1:], 1):
         if is_plain(best) and is_plain(row):
             if row > best:

@@ -107,7 +107,7 @@ class Lengths:
         return [0.0, *accumulate((p[1] - p[0]) * _mean(*x) for p, x in ends)]
 
     def _sum(self, p: float) -> float:
-        i = min(bisect_right(self._p, p), len(self._p) - 1) - 1
+        i = bisect_right(self._p, p) - 1
         return self._sums[i] + (p - self._p[i]) * _mean(self._x[i], self.quantile(p))
 
     def _stratum(self, low: float, high: float) -> Stratum:
@@ -147,7 +147,8 @@ class Lengths:
         ``cuts`` are lengths in tokens. The means of the strata add up to that of the distribution.
         """
         if self.is_fixed:
-            return (Stratum(1.0, self._x[0], self._x[0], self._x[0]),)
+            tokens = self._x[0]
+            return (Stratum(1.0, tokens, tokens, tokens),)
         edges: Iterable[float] = STRATA
         inside = [c for c in cuts if self._x[0] <= c < self._x[-1]]
         if inside:
@@ -172,7 +173,7 @@ class Lengths:
 
     def scaled(self, factor: float, floor: float = 0.0) -> Lengths:
         """Return the distribution of lengths times ``factor``."""
-        return Lengths([(p, max(x * factor, 1e-9)) for p, x in zip(self._p, self._x, strict=True)], max(floor, 1e-9))
+        return Lengths([(p, x * factor) for p, x in zip(self._p, self._x, strict=True)], max(floor, 1e-9))
 
 
 def _mean(low: float, high: float) -> float:

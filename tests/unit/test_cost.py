@@ -182,6 +182,38 @@ def test_latency_counts_collectives() -> None:
     assert Pricer(chain((twice,)), TOPOLOGY).estimate(STEP) == pytest.approx(20e-6)
 
 
+def test_a_ring_moves_more_than_the_message() -> None:
+    # Four members of a ring move 2 x 3/4 of the message; no less than the message can be had.
+    pricer = Pricer(chain((send(1e8, "all_reduce", 4),)), TOPOLOGY)
+    assert pricer.bound(STEP) == pytest.approx(1.0)
+    assert pricer.estimate(STEP) == pytest.approx(1.5 / 0.8 + 10e-6)
+    assert pricer.price(STEP).link_bytes == pricer.breakdown(STEP)[0].link_bytes == pytest.approx(1.5e8)
+    # Of eight in two domains three quarters come over the links, a quarter over PCIe.
+    both = Pricer(chain((send(1e8, "all_reduce", 8),)), TOPOLOGY)
+    assert both.by_resource(STEP) == pytest.approx(
+        {"compute": 0, "hbm": 0, "link:scale_up": 0.75, "link:pcie": 0.25 * 1e8 / 1e7}
+    )
+
+
+def test_of_resources_that_take_equally_long_the_first_binds() -> None:
+    # 1 TFLOP at a quarter of the peak and 2 GB at half of the bandwidth: four seconds each.
+    pricer = Pricer(chain((flops(1e12), moved(2e9))), TOPOLOGY)
+    assert pricer.price(STEP).sustained_bound_s == 4.0
+    assert pricer.price(STEP).binding_resource == "compute"
+    per_token = Matmul(1e12, TOKENS, "width", NOTE, "bf16", WEIGHT)
+    grid = Pricer(chain((per_token, moved(4e9))), TOPOLOGY).price(decode(np.array([1.0, 2.0, 3.0]), 0.0))
+    assert list(np.asarray(grid.binding)) == [1.0, 0.0, 0.0]
+
+
+def test_branches_share_the_memory() -> None:
+    left, right = (Op(name, ("tokens",), (name,), (moved(1e9),)) for name in ("left", "right"))
+    join = Op("join", ("left", "right"), ("out",), (HostWork(0.25, ONCE, "replicated", NOTE),))
+    pricer = Pricer(StepGraph((left, right, join)), TOPOLOGY)
+    # The longest way is 1 GB and the host's; both branches' bytes have to be moved.
+    assert pricer.estimate(STEP) == pytest.approx(2 / 0.5)
+    assert pricer.price(STEP).estimate_s == pytest.approx(2 / 0.5)
+
+
 def test_a_branch_hides_behind_the_longer_one() -> None:
     forward = Op("forward", ("tokens",), ("logits",), (moved(1e9),))
     mask = Op("mask", ("schemas",), ("bits",), (HostWork(0.5, ONCE, "replicated", NOTE),))
@@ -230,6 +262,7 @@ def test_a_device_takes_the_l2_off_its_own_step() -> None:
 def test_ranks_need_a_sequence_each_for_a_micro_batch() -> None:
     # Two sequences on two ranks are one micro-batch, three are two, the fullest of one sequence a rank.
     assert piped(ranks=2).bound(decode(2.0, 0.0)) == pytest.approx(3 + 2)
+    assert piped(ranks=2).estimate(decode(2.0, 0.0)) == pytest.approx((3 + 2) / 0.5)
     assert piped(ranks=2).bound(decode(3.0, 0.0)) == pytest.approx(max(2 * 3, 3 + 2))
 
 
@@ -337,6 +370,57 @@ def test_only_stages_that_can_be_longest_are_compared() -> None:
     assert [n for _, n in deep([(1, 0, 1), (2, 2, 2), (2, 2, 2)], branch=True)._paths.walk] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("stages", "most"),
+    [(16, 5), (16, 13), *((40, most) for most in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40))],
+)
+def test_of_many_stages_some_numbers_of_micro_batches_are_tried(stages: int, most: int) -> None:
+    """Weights on the first stage and work of 100 sequences on the others, which balance in so many; to 16 all are."""
+    others = stages - 1
+    weights = WeightRead(5e8, ONCE, "width", NOTE, WEIGHT, BF16)
+    # The first stage reads n GB; a micro-batch walks through 1 GB and its part of the others' n (n - 1).
+    work = StateIO(most * (most - 1) / others / 100 * 1e9, TOKENS, "replicated", NOTE)
+    graph = chain((weights,), (work,), repeats=((1, *[0] * others), (0, *[1] * others)))
+    graph = evolve(graph, micro_batches=stages)
+    assert Pricer(graph, TOPOLOGY).bound(decode(100.0, 0.0)) == pytest.approx(most)
+
+
+@pytest.mark.parametrize("shape", [StepShape(1.0, 0.0, 10.0, 1.0, 0.0, 1.0), StepShape(1.0, 0.0, 1.0, 1.0, 0.0, 10.0)])
+def test_company_does_not_cut_a_sequence(shape: StepShape) -> None:
+    # A sequence and a prompt, ten tokens of one and one of the other, over two stages of 1 GB a token.
+    work = StateIO(1e9, TOKENS, "replicated", NOTE)
+    pricer = Pricer(evolve(chain((work,), repeats=((1, 1),)), micro_batches=2), TOPOLOGY)
+    assert pricer.estimate(shape) == pytest.approx((10 + 10) / 0.5)
+
+
+def test_prompts_are_laid_out_whole_or_cut() -> None:
+    weights = WeightRead(1e9, ONCE, "width", NOTE, WEIGHT, BF16)
+    work = StateIO(1e8, TOKENS, "replicated", NOTE)
+    graph = evolve(chain((weights,), (work,), repeats=((1, 0, 0), (2, 9, 9))), micro_batches=3)
+    # Two and a half prompts of two tokens: whole, the first stage has 5 GB of weights and 1 GB of tokens, and a
+    # prompt walks through 2 GB and 4 GB. Cut in two or in three, either takes 7 s.
+    assert Pricer(graph, TOPOLOGY).bound(prefill(2.0, 0.0, 2.5)) == pytest.approx(6.0)
+
+
+@given(COLUMNS, SHAPES, st.booleans())
+def test_a_price_has_the_figures_that_are_asked_for_alone(
+    columns: list[tuple[int, int, int]], shape: StepShape, branch: bool
+) -> None:
+    pricer = deep(columns, branch)
+    price = pricer.price(shape)
+    assert price[:4] == pytest.approx(
+        (pricer.bound(shape), pricer.sustained_bound(shape), pricer.estimate(shape), pricer.floor(shape))
+    )
+
+
+def test_totals_are_those_of_the_busiest_stage_for_each() -> None:
+    graph = chain((flops(3e9),), (moved(7e9),), (send(1e9),), repeats=((1, 2, 1), (5, 1, 1), (2, 7, 1)))
+    price = Pricer(graph, TOPOLOGY).price(STEP)
+    assert (price.flops, price.hbm_bytes, price.link_bytes) == (2 * 3e9, 5 * 7e9, 7e9 * 1)
+    # At 100 MB/s the second stage's seven messages take longest.
+    assert price.binding_resource == "link:scale_up"
+
+
 def test_breakdown_and_amounts_name_every_op() -> None:
     graph = chain((flops(1e12), moved(1e9), ActivationIO(5.0, ONCE, "replicated", NOTE)), (send(1e6),))
     graph = graph.with_op(evolve(graph.op("op0"), repeats=(3,)))
@@ -346,6 +430,19 @@ def test_breakdown_and_amounts_name_every_op() -> None:
     assert first.seconds == pytest.approx(3 / 0.25)
     assert (second.link_bytes, second.flops) == (1e6, 0.0)
     assert Pricer(graph, TOPOLOGY).amounts(STEP) == [[1e12, 1e9, 5.0], [1e6]]
+
+
+def test_breakdown_counts_instances_and_amounts_count_units() -> None:
+    read, cached = StateIO(1e9, TOKENS, "replicated", NOTE), CacheIO(1e8, TOKENS, "kv_heads", NOTE, BF16)
+    launch = Launch(5e4, ONCE, "replicated", NOTE)
+    graph = chain((read, cached, launch), (send(1e6),), repeats=((2,), (3,)))
+    first, second = Pricer(graph, TOPOLOGY).breakdown(decode(4.0, 0.0))
+    # 1.2 GB a token at half of 1 GB/s, and 50,000 launches of 2 us, twice; three messages of 1 MB at 80 MB/s.
+    assert first.hbm_bytes == pytest.approx(2 * 4 * 1.2e9)
+    assert first.seconds == pytest.approx(2 * (4 * 1.2 / 0.5 + 0.1))
+    assert second.link_bytes == 3e6
+    assert second.seconds == pytest.approx(3 * (1e-2 / 0.8 + 10e-6))
+    assert Pricer(graph, TOPOLOGY).amounts(decode(4.0, 0.0)) == [[4e9, 8e8, 5e4], [1e6]]
 
 
 def test_what_cannot_be_priced_is_an_error() -> None:

@@ -44,6 +44,13 @@ def test_empirical_quantiles() -> None:
         Lengths.empirical([])
 
 
+def test_the_longest_of_many_observations_are_kept() -> None:
+    longest = [1000.0 * i for i in range(1, 51)]
+    lengths = Lengths.empirical([10.0] * 9950 + longest)
+    # The last of 10,000 is at probability 1, the one before it 1 / 9,999 below.
+    assert [lengths.quantile(1 - i / 9999) for i in range(50)] == pytest.approx(longest[::-1])
+
+
 @given(st.lists(st.floats(1, 1e6), min_size=1, max_size=30))
 def test_quantiles_never_fall_and_the_mean_lies_within(values: list[float]) -> None:
     lengths = Lengths.empirical(values)
@@ -94,6 +101,10 @@ def test_the_ends_of_a_distribution_are_its_first_and_last_points() -> None:
     lengths = Lengths([(0.25, 100), (0.5, 400), (0.75, 900)])
     assert [lengths.quantile(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)] == pytest.approx([100, 100, 400, 900, 900])
     assert [lengths.share_within(x) for x in (99, 400, 900)] == pytest.approx([0.0, 0.5, 1.0])
+    # Each end is as long as the point next to it; between points the mean is logarithmic.
+    between = 300 / math.log(400 / 100) + 500 / math.log(900 / 400)
+    assert lengths.mean == pytest.approx((100 + between + 900) / 4)
+    assert Lengths([(0.0, 7)]).quantile(0.5) == Lengths([(0.0, 7)]).mean == 7
     clamped = Lengths([(-1.0, 10), (2.0, 1000)])
     assert (clamped.quantile(0.0), clamped.quantile(1.0)) == pytest.approx((10, 1000))
 
@@ -113,6 +124,7 @@ def test_scaled_lengths_keep_their_floor() -> None:
     assert half.mean == pytest.approx(lengths.mean / 2)
     floored = lengths.scaled(0.5, 8.0)
     assert (floored.quantile(0.0), floored.quantile(1.0)) == pytest.approx((8, 500))
+    assert lengths.scaled(0.001).quantile(0.0) == pytest.approx(0.01)
 
 
 def test_a_point_below_the_one_before_it_counts_as_that() -> None:

@@ -6,14 +6,14 @@ import networkx as nx
 import pytest
 from attrs import evolve
 
-from servelint.architecture import Architecture
+from servelint.architecture import Architecture, Attention, Indexer, LatentAttention
 from servelint.errors import GraphError
 from servelint.graph import Op, StepGraph, demands_of, kinds_of_stages
 from servelint.layout import launch
 from servelint.lineage import Lineage
 from servelint.manager import Plugins
-from servelint.resources import ActivationIO, Demand, HostWork, Launch, Matmul, StateIO
-from servelint.shapes import ONCE, decode
+from servelint.resources import ActivationIO, CacheIO, Demand, HostWork, Launch, Matmul, StateIO
+from servelint.shapes import ONCE, StepShape, decode, prefill
 from servelint.testing import compose, samples
 
 
@@ -181,3 +181,53 @@ def test_what_a_layer_moves_and_multiplies_beside_its_weights(plugins: Plugins) 
     assert of("linear.core", StateIO) == 2 * (16 * 64 * 128 * 4 + 3 * 4096 * 2)
     # Decay, update and read-out are six operations an element.
     assert of("linear.core", Matmul) == 6 * 16 * 64 * 128
+    # A token goes to four experts and comes back; logits of 32,768 are written and read.
+    assert of("moe.experts", ActivationIO) == 2 * 1024 * 4 * 2
+    assert of("lm_head", ActivationIO) == 2 * 32_768 * 2
+
+
+def caches_of(model: Architecture, plugins: Plugins) -> list[str]:
+    return [d.kind for _, d in demands_of(laid_out(plugins, model), CacheIO)]
+
+
+@pytest.mark.parametrize(("limits", "kind"), [({}, "full"), ({"window": 256}, "sliding"), ({"chunk": 256}, "chunked")])
+def test_a_cache_is_named_by_what_is_read_of_it(limits: dict[str, int], kind: str, plugins: Plugins) -> None:
+    block = samples.attention_block("attention", range(2), 256, Attention(8, 2, 32, 32, **limits))
+    # Read and written.
+    assert caches_of(samples.model(256, 1000, (block,)), plugins) == [kind] * 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "multiplied"),
+    [("bf16", {"bf16"}), ("fp16", {"fp16"}), ("fp32", {"fp32", "bf16"}), ("int4-g128", {"bf16"})],
+)
+def test_matrices_multiply_as_they_are_stored_or_in_16_bit(stored: str, multiplied: set[str], plugins: Plugins) -> None:
+    block = samples.attention_block("attention", range(2), 256, Attention(8, 2, 32, 32))
+    graph = laid_out(plugins, samples.model(256, 1000, (block,), stored=stored))
+    assert {d.precision for _, d in demands_of(graph, Matmul)} == multiplied
+
+
+@pytest.mark.parametrize(("width", "precision"), [(64 + 4.0, "fp8"), (64 * 2.0, "bf16"), (64 * 2 + 4.0, "bf16")])
+def test_an_index_multiplies_as_its_keys_are_stored(width: float, precision: str, plugins: Plugins) -> None:
+    mixer = LatentAttention(8, 128, 32, 64, 64, Indexer(4, 64, 256, width))
+    block = samples.latent_block("attention", range(2), 256, mixer)
+    graph = laid_out(plugins, samples.model(256, 1000, (block,)))
+    (index,) = [d for _, d in demands_of(graph, Matmul) if "index heads" in d.lineage.formula]
+    assert index.precision == precision
+    assert index.coefficient == 2 * 4 * 64
+
+
+def test_a_long_prompt_expands_its_latents(plugins: Plugins) -> None:
+    heads, rank, rope, nope, value = 8, 128, 32, 64, 48
+    block = samples.latent_block("attention", range(2), 256, LatentAttention(heads, rank, rope, nope, value))
+    core = laid_out(plugins, samples.model(256, 1000, (block,))).op("attention.core")
+    scores = next(d for d in core.demands if isinstance(d, Matmul))
+
+    def flops(shape: StepShape) -> float:
+        return scores.coefficient * float(scores.feature.count(shape))
+
+    # Against latents of 128 and 32 elements, and against keys of 64 and 32 and values of 48.
+    assert flops(decode(1.0, 999.0)) == 2 * heads * (rank + rope + rank) * 1000
+    assert flops(prefill(1000.0)) == 2 * heads * (nope + rope + value) * 1000 * 1001 / 2
+    # To expand a cached token takes as much as 2 x 8 x 128 x 112, which ten new tokens on a thousand do not gain.
+    assert flops(prefill(10.0, 1000.0)) == 2 * heads * (rank + rope + rank) * (10 * 1000 + 55)

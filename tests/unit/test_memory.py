@@ -52,6 +52,20 @@ def test_a_ledger_has_room_where_something_is_left_on_every_stage(params: float,
     assert evolve(ledger(weights(params)), cache_bytes=77.0).has_room is room
 
 
+@pytest.mark.parametrize(("reserves", "taken"), [(60.0, 0.0), (100.0, 0.0), (160.0, 60.0)])
+def test_reserves_stand_beside_a_static_budget_as_far_as_there_is_room(reserves: float, taken: float) -> None:
+    held = ledger(weights(100), budget_kind="static").with_reserve(Reserve("graphs", reserves, NOTE))
+    # 1,000 bytes are visible and 900 given away.
+    assert held.fit(0) == (900.0, 200.0, taken)
+
+
+def test_what_is_left_out_of_a_cache_takes_nothing() -> None:
+    assert Cache("b", 8.0, BF16, (1,), "kv_heads", NOTE).bytes_per_token == 16.0
+    small = ledger(caches=(Cache("b", 0.25, BF16, (1,), "kv_heads", NOTE),))
+    # Half a byte a token.
+    assert small.resident_sequences(1) == small.capacity_tokens(1) == 1800
+
+
 def test_stages_that_hold_the_same_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # Stages 2 to 1999 are alike; of equal ones the first is named.
     repeats = (1, 3, *[2] * 1998)
@@ -244,6 +258,8 @@ def test_a_start_is_granted_by_what_is_asked_for() -> None:
     group = PageGroup(1, window=10)
     held = evolve(ledger(weights(180)), pool=PagePool((10.0,), (group,), step_tokens=50))
     assert held.resident_per_rank(1000) >= 1
+    # 54 blocks are nine tenths of what it counts for 1,000 tokens.
+    assert held.capacity_tokens(1000) == 900
     assert not held.admits(1000)
     assert held.longest_request(1000) == 54
     assert held.admits(54)

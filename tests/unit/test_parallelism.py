@@ -12,6 +12,7 @@ from attrs import evolve
 from servelint.architecture import Architecture, Attention, Experts, LatentAttention, Tensor
 from servelint.composition import Composition
 from servelint.errors import InfeasibleError
+from servelint.hardware import Link
 from servelint.manager import Plugins
 from servelint.resources import CacheIO, Collective, Matmul, WeightRead
 from servelint.shapes import StepShape, decode, prefill
@@ -118,6 +119,62 @@ def test_devices_that_nothing_splits_form_one_tensor_group(plugins: Plugins) -> 
     assert [a for a in whole.context.assumptions if a.path == ("policy", "parallelism", "tensor")]
 
 
+@pytest.mark.parametrize(
+    ("hardware", "degrees", "tensor", "said"),
+    [
+        ("", {}, 1, False),
+        ("devices = 6\n", {"pipeline": 2}, 3, True),
+        ("devices = 2\n", {"pipeline": 2}, 1, False),
+        ("devices = 2\n", {}, 2, True),
+        # Devices that share the tokens of a sequence are those of the group.
+        ("devices = 8\n", {"context": 2}, 8, True),
+        ("devices = 4096\n", {"pipeline": 2}, 2048, True),
+        # What does not divide evenly is not spread.
+        ("devices = 5\n", {"pipeline": 2}, 1, False),
+        ("devices = 4096\n", {}, 4096, True),
+        ("devices = 8192\n", {}, 1, False),
+    ],
+)
+def test_devices_that_the_other_degrees_leave(
+    hardware: str, degrees: dict[str, int], tensor: int, said: bool, plugins: Plugins
+) -> None:
+    found = composed(plugins, dense(), hardware, **degrees).context
+    assert found.config("parallelism").tensor == tensor
+    assert any(a.path == ("policy", "parallelism", "tensor") for a in found.assumptions) == said
+
+
+def test_a_lineage_tells_of_shares_and_of_nothing_else(plugins: Plugins) -> None:
+    four = composed(plugins, sparse(), tensor=4, data=2)
+    reads = {d.tensor.name: d for d in four.graph.op("moe.router").demands if isinstance(d, WeightRead) and d.tensor}
+    assert reads["router"].lineage.rewrites == reads["norm"].lineage.rewrites == ()
+    for op in ("mlp.up_proj", "attn.core"):
+        for given in four.graph.op(op).demands:
+            told = [rewrite.formula for rewrite in given.lineage.rewrites]
+            assert not [formula for formula in told if "context" in formula]
+    held = {w.name: [r.by for r in w.lineage.rewrites] for w in four.memory.weights}
+    assert held["moe.router"] == held["attn.norm"] == []
+    assert held["mlp.gate_up_proj"] == held["moe.experts"] == ["parallelism"]
+
+
+@pytest.mark.parametrize(
+    ("latent", "degrees", "weights", "inputs"),
+    [
+        (False, {"tensor": 2}, "attn.q_proj", ["parallelism.tensor"]),
+        (False, {"tensor": 2}, "attn.k_proj", ["parallelism.tensor", "KV heads"]),
+        (False, {"tensor": 2}, "mlp.down_proj", ["parallelism.tensor"]),
+        (True, {"tensor": 2}, "moe.experts", ["parallelism.tensor"]),
+        (True, {"tensor": 2, "expert": 2}, "moe.experts", ["parallelism.tensor", "parallelism.expert"]),
+        (True, {"tensor": 2, "expert": 2}, "moe.shared_up", ["parallelism.tensor"]),
+    ],
+)
+def test_a_share_names_what_it_came_from(
+    latent: bool, degrees: dict[str, int], weights: str, inputs: list[str], plugins: Plugins
+) -> None:
+    ledger = composed(plugins, sparse() if latent else dense(), **degrees).memory
+    (rewrite,) = next(w for w in ledger.weights if w.name == weights).lineage.rewrites
+    assert [i.name for i in rewrite.inputs] == inputs
+
+
 def test_tensor_parallelism_divides_along_each_axis(plugins: Plugins) -> None:
     one, four = composed(plugins, dense()), composed(plugins, dense(), tensor=4)
     for op, kind, tensor, share in (
@@ -191,6 +248,54 @@ def test_attention_ranks_hold_attention_whole_and_share_the_rest(plugins: Plugin
     assert ranks.scheduler.ranks == 4
 
 
+def test_tokens_of_two_attention_groups_are_gathered(plugins: Plugins) -> None:
+    found = collectives(composed(plugins, sparse(), tensor=4, attention_data=2))
+    row = HIDDEN * 2
+    # Each group of two adds up its own four sequences before the MLP gets all eight.
+    assert found["attn.out_proj.collective"] == [("all_reduce", row * 4.0, 2, 1), ("all_gather", row * 8.0, 4, 1)]
+    assert found["mlp.down_proj.collective"] == [("all_gather", row * 8.0, 4, 1)]
+    pair = collectives(composed(plugins, dense(), tensor=2))
+    assert pair["attn.out_proj.collective"] == pair["mlp.down_proj.collective"] == [("all_reduce", row * 8.0, 2, 1)]
+
+
+def test_state_is_divided_by_heads(plugins: Plugins) -> None:
+    one, two = (composed(plugins, samples.hybrid_model(), tensor=n).memory.states for n in (1, 2))
+    assert [(s.block, s.bytes) for s in two] == [(s.block, s.bytes / 2) for s in one]
+    assert one
+
+
+@pytest.mark.parametrize(("data", "most"), [(2, 5.0), (3, 3.0), (9, 1.0)])
+def test_a_step_waits_for_the_fullest_rank(data: int, most: float, plugins: Plugins) -> None:
+    demands = composed(plugins, dense(), data=data).graph.op("mlp.up_proj").demands
+    (product,) = (d for d in demands if isinstance(d, Matmul))
+    assert product.feature.count(decode(9.0, 100.0)) == most
+
+
+@pytest.mark.parametrize(
+    ("degrees", "experts", "tokens"),
+    [
+        # Without expert parallelism each rank's sequences go through its own experts; with it, through those of all.
+        ({"data": 4}, 1, 3.0),
+        ({"data": 2, "expert": 2}, 2, 9.0),
+        ({"tensor": 2, "data": 2, "expert": 2}, 4, 9.0),
+    ],
+)
+def test_experts_of_a_device_and_their_tokens(
+    degrees: dict[str, int], experts: int, tokens: float, plugins: Plugins
+) -> None:
+    one, ranks = composed(plugins, sparse()), composed(plugins, sparse(), **degrees)
+    for kind in (WeightRead, Matmul):
+        share = demand(ranks, "moe.experts", kind, "experts") / demand(one, "moe.experts", kind, "experts")
+        assert share == 1 / experts
+    (product,) = (
+        d
+        for d in ranks.graph.op("moe.experts").demands
+        if isinstance(d, Matmul) and d.tensor is not None and d.tensor.name == "experts"
+    )
+    # Of nine sequences the fullest of four ranks has three.
+    assert product.feature.count(decode(9.0, 0.0)) == tokens
+
+
 def test_experts_under_tensor_parallel_attention_need_no_dispatch(plugins: Plugins) -> None:
     four = composed(plugins, sparse(), tensor=4, expert=4)
     assert collectives(four)["moe.experts.collective"] == [("all_reduce", HIDDEN * 2 * 8.0, 4, 1)]
@@ -209,11 +314,53 @@ def test_dispatch_goes_to_the_ranks_of_the_experts(plugins: Plugins) -> None:
         assert (group, stride) == (4, 1)
 
 
+def remote(groups: int) -> float:
+    """Groups other than its own that a token's two of sixteen experts lie in."""
+    missed = comb(16 - 16 // groups, 2) / comb(16, 2)
+    return (groups - 1) * (1 - missed)
+
+
+@pytest.mark.parametrize(
+    ("domain", "degrees", "routes", "width"),
+    [
+        # Ranks of one node: a copy for each.
+        (8, {"tensor": 8, "attention_data": 8, "expert": 8}, [(remote(8), 8, 1)], HIDDEN),
+        (8, {"tensor": 2, "attention_data": 2, "expert": 2}, [(remote(2), 2, 1)], HIDDEN),
+        # Two devices of a group each send half of a token.
+        (8, {"tensor": 8, "attention_data": 4, "expert": 8}, [(remote(8), 8, 1)], HIDDEN / 2),
+        # Two nodes of eight, four nodes of two: a copy for each other node, which hands it on to its devices.
+        (
+            8,
+            {"tensor": 16, "attention_data": 16, "expert": 16},
+            [(remote(2), 2, 8), (remote(16) * 7 / 8, 8, 1)],
+            HIDDEN,
+        ),
+        (2, {"tensor": 8, "attention_data": 8, "expert": 8}, [(remote(4), 4, 2), (remote(8) / 2, 2, 1)], HIDDEN),
+    ],
+)
+def test_a_token_goes_once_to_every_node_and_there_to_every_rank(
+    domain: int, degrees: dict[str, int], routes: list[tuple[float, int, int]], width: float, plugins: Plugins
+) -> None:
+    part = evolve(samples.accelerator(), link=Link("switch", 450e9, domain))
+    table = "".join(f"{name} = {value}\n" for name, value in degrees.items())
+    spec = (
+        f'[hardware]\naccelerator = "any"\ndevices_per_node = {domain}\n[model]\nid = "any"\n'
+        f"[policy.parallelism]\n{table}"
+    )
+    found = collectives(compose(spec, plugins, architecture=sparse(), accelerator=part), decode(16.0, 100.0))
+    tokens = 16 / degrees["attention_data"]
+    expected = [("all_to_all", pytest.approx(tokens * copies * width * 2), n, apart) for copies, n, apart in routes]
+    # There and back.
+    assert found["moe.experts.all_to_all"] == expected * 2
+
+
 def test_expert_groups_span_data_ranks(plugins: Plugins) -> None:
     one, both = composed(plugins, sparse()), composed(plugins, sparse(), data=2, tensor=2, expert=4)
     assert demand(both, "moe.experts", WeightRead, "experts") == demand(one, "moe.experts", WeightRead, "experts") / 4
     held = {w.name: w.params for w in both.memory.weights}
     assert held["moe.experts"] == 3 * HIDDEN * 512 * 16 / 4
+    # A shared expert is divided within a rank.
+    assert held["moe.shared_up"] == 2 * HIDDEN * 512 / 2
     # The whole group's tokens reach an expert, whatever rank they came from.
     (read,) = (
         d
@@ -230,6 +377,9 @@ def test_context_parallel_within_a_tensor_group_counts_the_cache_once(plugins: P
     assert demand(four, "attn.core", Matmul) == demand(one, "attn.core", Matmul) / 4
     assert four.memory.bytes_per_token() * 4 == one.memory.bytes_per_token()
     (joined,) = collectives(four)["attn.core.join"]
+    assert [op.name for op in four.graph.ops].count("attn.core.join") == 1
+    # Matrices are divided by tensor alone.
+    assert four.memory.weights_bytes == composed(plugins, dense(), tensor=4).memory.weights_bytes
     # Partial results of the two groups' heads, in fp32.
     assert joined == ("all_reduce", 8.0 * HEADS / 2 * DIM * 4, 2, 1)
 
@@ -246,9 +396,16 @@ def test_context_parallel_on_devices_of_its_own(plugins: Plugins) -> None:
     assert two.memory.weights_bytes == one.memory.weights_bytes
     assert two.memory.bytes_per_token() * 2 == one.memory.bytes_per_token()
     # A prompt is shared out, tokens that are decoded one by one are not.
-    product = next(d for d in two.graph.op("mlp.up_proj").demands if isinstance(d, Matmul))
-    assert product.feature.count(prefill(100.0)) == 50
-    assert product.feature.count(STEP) == 8
+    for op, tensor in (("mlp.up_proj", "gate_up_proj"), ("attn.in_proj", "q_proj")):
+        for kind in (Matmul, WeightRead):
+            assert demand(two, op, kind, tensor) == demand(one, op, kind, tensor)
+        product = next(d for d in two.graph.op(op).demands if isinstance(d, Matmul))
+        assert product.feature.count(prefill(100.0)) == 50
+        assert product.feature.count(STEP) == 8
+    # Attention itself meets half of the cached tokens with all of the new ones.
+    assert demand(two, "attn.core", Matmul) == demand(one, "attn.core", Matmul) / 2
+    alone, shared = (next(d for d in c.graph.op("attn.core").demands if isinstance(d, Matmul)) for c in (one, two))
+    assert shared.feature.count(prefill(100.0)) == alone.feature.count(prefill(100.0))
 
 
 @pytest.mark.parametrize(
@@ -294,6 +451,8 @@ def test_stages_hold_their_layers_and_send_between(plugins: Plugins) -> None:
     assert graph.op("pipeline.send").repeats == (1, 0)
     # Every device sends its part of the hidden state to the stage two devices on.
     assert collectives(staged)["pipeline.send"] == [("send", HIDDEN / 2 * 2 * 8.0, 2, 2)]
+    ranks = collectives(composed(plugins, dense(), pipeline=2, tensor=2, data=2))
+    assert ranks["pipeline.send"] == [("send", HIDDEN / 2 * 2 * 4.0, 2, 4)]
     table = VOCABULARY * HIDDEN * 2 / 2
     layer = (memory.fit(0).weights - table) / 5
     assert memory.fit(1).weights - table - 2 * HIDDEN == pytest.approx(3 * layer)
@@ -340,11 +499,28 @@ def test_tokens_go_to_experts_as_wide_as_these_multiply_and_come_back_in_16_bit(
 
 
 @pytest.mark.parametrize(
+    ("covers", "each"),
+    [('["routed_experts"]', 1.0), ('["mlp", "shared_experts"]', 2.0), ('["routed_experts", "mlp"]', 1.0)],
+)
+def test_only_the_routed_experts_say_how_wide_tokens_travel(covers: str, each: float, plugins: Plugins) -> None:
+    spec = (
+        '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.parallelism]\n'
+        "tensor = 4\nattention_data = 4\nexpert = 4\n"
+        f'[policy.quantization]\nweights = "fp8"\ncovers = {covers}\n'
+    )
+    found = compose(spec, plugins, architecture=sparse(), accelerator=samples.accelerator())
+    there, back = (d.coefficient for d in found.graph.op("moe.experts.all_to_all").demands if isinstance(d, Collective))
+    assert there / back == each / 2
+
+
+@pytest.mark.parametrize(
     ("degrees", "lockstep"),
     [
+        ({"tensor": 2, "attention_data": 2}, True),
         ({"tensor": 4}, False),
         ({"data": 2}, False),
         ({"tensor": 4, "expert": 4}, False),
+        ({"data": 2, "expert": 2}, True),
         ({"tensor": 2, "data": 2, "expert": 4}, True),
         ({"tensor": 4, "attention_data": 4}, True),
     ],

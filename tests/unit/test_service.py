@@ -175,6 +175,17 @@ def test_nothing_fits() -> None:
     assert service.fullest is None
     assert service.knee(()) is None
     assert service.frontier() == []
+    # Nor where prompts alone would leave a share of the time.
+    crowded = Service(composed(Scheduler(max_batched_tokens=1000, chunk_tokens=1000), tokens=500), mix(50_000, 10))
+    assert crowded.point(1.0).saturated
+    assert crowded.fullest is None
+
+
+@pytest.mark.parametrize(("prompt", "idle"), [(1_000_000, False), (1_500_000, True)])
+def test_a_sequence_that_decodes_less_than_a_thousandth_of_the_time_is_none(prompt: float, idle: bool) -> None:
+    # Outputs of one token, and a step takes 1,000 tokens of prompts: one sequence in 1,000 or in 1,500 steps.
+    scheduler = Scheduler(max_batched_tokens=1001, chunk_tokens=1000)
+    assert (Service(composed(scheduler), mix(prompt, 1)).fullest is None) == idle
 
 
 def test_the_token_budget_saturates() -> None:
@@ -187,6 +198,62 @@ def test_the_token_budget_saturates() -> None:
     assert service.point(201.0).saturated
     assert service.fullest.chunk == 800
     assert service.max_rate == pytest.approx(200 / 100 / (FIXED + 200 * DECODE + 800 * PROMPT))
+
+
+@pytest.mark.parametrize(("over", "carried"), [(0.99, True), (1.0005, True), (1.003, False)])
+def test_where_prefill_is_the_limit_the_rate_just_below_it_is_carried(over: float, carried: bool) -> None:
+    scheduler = Scheduler(max_sequences=400, max_batched_tokens=1000, chunk_tokens=1000)
+    service = Service(composed(scheduler), mix(400, 100))
+    # Two in a thousand, to which a batch is found.
+    point = service.at_rate(service.max_rate * over)
+    assert (point is not None) == carried
+    assert point is None or (not point.saturated and point.rate >= 0.998 * service.max_rate * over)
+
+
+def test_the_rate_of_a_full_batch_is_carried() -> None:
+    # Eight sequences of 64 tokens in steps of a 64th of a second, to the last bit.
+    pricer = LinearPricer(fixed=1 / 64, decode=0.0, prompt=0.0)
+    service = Service(composed(Scheduler(max_sequences=8, chunked=False), pricer), mix(100, 64))
+    point = service.at_rate(8.0)
+    assert point is not None
+    assert point.batch == 8.0
+    assert service.at_rate(8.01) is None
+
+
+def test_one_sequence_at_a_time_is_a_service() -> None:
+    service = Service(composed(Scheduler(max_sequences=1, chunked=False)), mix())
+    assert service.fullest is not None
+    assert service.fullest.batch == 1.0
+    assert service.max_rate == pytest.approx(1 / 200 / (FIXED + DECODE + 1000 / 200 * PROMPT))
+    assert [p.batch for p in service.frontier()] == [1.0]
+    carried = service.at_rate(0.1)
+    assert carried is not None
+    assert carried.rate == pytest.approx(0.1, rel=0.003)
+    # The slot is held while a sequence decodes and for the prefill of its prompt.
+    point = service.point(0.5)
+    assert point.slots_busy == pytest.approx(point.rate * (200 * point.step_s + point.prefill_s(1000)))
+    assert 0.4 < point.slots_busy < 1
+
+
+def test_a_batch_that_fills_the_budget_leaves_a_token_for_prompts() -> None:
+    service = Service(composed(Scheduler(max_batched_tokens=100, chunk_tokens=100)), mix())
+    assert [service.room(b) for b in (1.0, 98.5, 99.0, 100.0, 150.0)] == [99.0, 1.5, 1.0, 1.0, 1.0]
+    assert service.chunk(150.0) == 1.0
+
+
+def test_samples_of_a_prompt_share_its_prefill() -> None:
+    service = Service(composed(Scheduler(max_sequences=64, chunked=False, samples=4)), mix())
+    point = service.point(40.0)
+    # Four outputs of 200 tokens for each prompt of 1,000.
+    assert point.requests_per_step == pytest.approx(40 / (4 * 200))
+    assert point.step_s == pytest.approx(FIXED + 40 * DECODE + 40 / 800 * 1000 * PROMPT)
+    assert point.rate == pytest.approx(40 / 800 / point.step_s)
+    assert point.slots_busy == pytest.approx(4 * point.rate * (200 * point.step_s + point.prefill_s(1000)) / 64)
+
+
+def test_the_frontier_has_a_dozen_points_up_to_the_limit() -> None:
+    service = Service(composed(Scheduler(max_sequences=2**11, chunked=False)), mix(1, 100_000))
+    assert [p.batch for p in service.frontier()] == [2.0**i for i in range(12)]
 
 
 def test_prompts_that_are_not_cut_share_steps() -> None:
@@ -281,6 +348,9 @@ def test_the_queue_is_that_of_m_d_1() -> None:
     assert point.ttft("mean") == pytest.approx(wait + served)
     # The chance of a longer wait is rho exp(-t rho / W).
     assert point.ttft("p99") == pytest.approx(served + wait / rho * math.log(rho / 0.01), rel=1e-4)
+    bursty = Service(composed(scheduler, LinearPricer(decode=0.0)), mix(1000, 10, arrival_cv=3.0)).at_rate(12.0)
+    assert bursty is not None
+    assert bursty.queue_s == pytest.approx(9 * wait, rel=0.02)
     regular = Service(composed(scheduler, LinearPricer(decode=0.0)), mix(1000, 10, arrival_cv=0.0)).at_rate(12.0)
     assert regular is not None
     assert regular.queue_s == 0.0
@@ -295,6 +365,22 @@ def test_a_cold_compile_is_on_the_way_to_the_first_token() -> None:
     assert idle.ttft("p90") == pytest.approx(alone, rel=0.01)
     assert idle.ttft("p99") == pytest.approx(2.0 + alone, rel=0.01)
     assert idle.ttft("mean") == pytest.approx(alone + 0.04, rel=0.01)
+
+
+def test_a_cold_compile_moves_the_percentiles_of_the_rest() -> None:
+    scheduler = Scheduler(chunked=False, first_token_s=10.0, first_token_share=0.2)
+    requests = spread()
+    idle = Service(composed(scheduler), requests).point(1 / 4096)
+    # Half of all requests are a fifth that compile, and 3/8 of the others: halfway from the median to the quarter.
+    middle = (requests.prompt.quantile(0.5) + requests.prompt.quantile(0.75)) / 2
+    assert idle.ttft("p50") == pytest.approx(FIXED + middle * PROMPT, rel=0.01)
+
+
+def test_end_to_end_goes_by_the_length_of_the_output() -> None:
+    output = Lengths(((0.0, 20), (0.5, 100), (1.0, 2000)))
+    point = Service(composed(), Mix("test", Lengths.fixed(1000), output)).point(8.0)
+    for percentile, tokens in (("mean", output.mean), ("p50", 100.0), ("p999", output.quantile(0.999))):
+        assert point.e2e(percentile) == pytest.approx(point.ttft("mean") + (tokens - 1) * point.tpot("mean"))
 
 
 def test_end_to_end_is_first_token_and_pace() -> None:
@@ -330,6 +416,17 @@ def test_the_knee_keeps_the_limit_with_headroom_once() -> None:
     assert service.point(131.0).misses((goal,))[0].seconds == pytest.approx(FIXED + 131 * DECODE)
     assert service.point(131.0).misses((goal,), declared=True) == []
     assert service.point(201.0).misses((goal,), declared=True)
+
+
+def test_the_knee_keeps_every_objective() -> None:
+    service = Service(composed(Scheduler(max_sequences=512, chunked=False), LinearPricer(prompt=0.0)), mix())
+    easy, hard = objective("itl", 18e-3), objective("tpot", 12e-3)
+    for goals in ((easy, hard), (hard, easy)):
+        knee = service.knee(goals)
+        assert knee is not None
+        # f + d B = 12 ms
+        assert knee.batch == 100
+    assert service.knee((easy, objective("ttft", FIXED / 2))) is None
 
 
 def test_a_knee_below_one_sequence_says_which_rate_is_kept() -> None:
@@ -382,6 +479,15 @@ def test_the_transfer_is_on_the_way_to_the_first_token() -> None:
     assert idle.ttft("p50") == pytest.approx(0.1 + 5e-3 + 4e-3, rel=0.01)
     streamed = Service(disaggregated(layerwise=True), mix()).point(1 / 1024)
     assert streamed.ttft("p50") == pytest.approx(0.1 + 5e-3 + 1e-3, rel=0.01)
+
+
+def test_a_prompt_that_fills_a_step_of_its_pool_has_it_alone() -> None:
+    budget = Scheduler(max_batched_tokens=1000, chunked=False)
+    pools = Disaggregation(Pool(composed(budget, PairPricer(among=1e-6)), 1), Pool(composed(), 1), 1e9, 0.0, False)
+    service = Service(composed(Scheduler(chunked=False, disaggregation=pools)), mix(250))
+    # Four prompts of 250 share a step; one of 1,000 has all of its query-key pairs.
+    assert service.pool_share_s(250.0) == pytest.approx((FIXED + 4 * 1e-6 * 250**2) / 4)
+    assert service.pool_share_s(1000.0) == pytest.approx(FIXED + 1e-6 * 1000**2)
 
 
 def test_the_slower_pool_limits_the_rate() -> None:
@@ -544,15 +650,20 @@ def test_a_rate_that_fewer_decode_replicas_carry_is_carried_by_more(number: int,
 # Slots
 
 
-@pytest.mark.parametrize(("arrival_cv", "outputs"), [(1.0, ((0.0, 200), (1.0, 200))), (2.0, ((0.0, 20), (1.0, 400)))])
+@pytest.mark.parametrize("kept", [1.0, 1.5])
+@pytest.mark.parametrize(
+    ("arrival_cv", "outputs"),
+    [(1.0, ((0.0, 200), (1.0, 200))), (2.0, ((0.0, 20), (1.0, 400))), (0.5, ((0.0, 200), (1.0, 200)))],
+)
 def test_the_wait_for_a_slot_is_that_of_a_g_g_c_queue(
-    arrival_cv: float, outputs: tuple[tuple[float, float], ...]
+    arrival_cv: float, outputs: tuple[tuple[float, float], ...], kept: float
 ) -> None:
     output = Lengths(outputs)
     requests = Mix("test", Lengths.fixed(100), output, arrival_cv=arrival_cv)
-    service = Service(composed(Scheduler(max_sequences=8, chunked=False), LinearPricer(prompt=0.0)), requests)
+    scheduler = Scheduler(max_sequences=8, chunked=False, verify_tokens=3, tokens_per_step=kept)
+    service = Service(composed(scheduler, LinearPricer(prompt=0.0)), requests)
     point = service.point(7.0)
-    held = output.mean * point.step_s + point.prefill_s(100)
+    held = output.mean / kept * point.step_s + point.prefill_s(100)
     busy = point.rate * held / 8
     assert point.slots_busy == pytest.approx(busy)
     assert 0.8 < busy < 1
@@ -564,6 +675,15 @@ def test_the_wait_for_a_slot_is_that_of_a_g_g_c_queue(
     assert point.wait[0] == pytest.approx(1 - (1 - point.prefill_utilization) * (1 - chance))
     assert point.wait[1] == pytest.approx(point.queue_s + wait)
     assert Service(service.composition, requests, open_loop=False).point(7.0).slot_wait == (0.0, 0.0)
+
+
+def test_all_slots_taken_is_a_wait_without_end() -> None:
+    service = Service(composed(Scheduler(max_sequences=8, chunked=False), LinearPricer(prompt=0.0)), mix(100, 10))
+    point = service.point(8.0)
+    # Eight decode, and the prefill of others needs a slot besides.
+    assert point.slots_busy > 1
+    assert point.slot_wait == (1.0, math.inf)
+    assert point.ttft("p50") == math.inf
 
 
 def test_a_scheduler_that_nobody_set_changes_nothing() -> None:
@@ -744,12 +864,43 @@ def test_company_has_the_query_key_pairs_of_its_pieces() -> None:
     assert point._last_s(500.0, 500.0) == pytest.approx(FIXED + 1e-9 * (500.0**2 + company * 300.0))
 
 
-def test_chunks_read_what_came_before_them() -> None:
-    scheduler = Scheduler(max_batched_tokens=512, chunk_tokens=512)
+@pytest.mark.parametrize(("tokens", "last"), [(2000.0, 464), (2048.0, 512)])
+def test_chunks_read_what_came_before_them(tokens: float, last: int) -> None:
+    scheduler = Scheduler(max_batched_tokens=520, chunk_tokens=512)
     point = Service(composed(scheduler, PairPricer(before=1e-9)), mix(1000, 1000)).point(1e-9)
-    # Pieces of 512, 512, 512 and 464 tokens after 0, 512, 1,024 and 1,536.
-    pairs = 512 * (0 + 512 + 1024) + 464 * 1536
-    assert point.prefill_s(2000.0) == pytest.approx(4 * FIXED + 1e-9 * pairs)
+    # Three pieces of 512 tokens after 0, 512 and 1,024, and a last one after 1,536, which may fill the chunk.
+    pairs = 512 * (0 + 512 + 1024) + last * 1536
+    assert point.prefill_s(tokens) == pytest.approx(4 * FIXED + 1e-9 * pairs)
+
+
+def test_company_reads_what_came_before_it() -> None:
+    scheduler = Scheduler(max_batched_tokens=4096, chunk_tokens=512)
+    point = Service(composed(scheduler, PairPricer(before=1e-9)), mix(1000, 1000)).point(10.0)
+    # Ten tokens of others come along, of pieces with 0 or 512 tokens before them.
+    assert point._last_s(1000.0, 488.0) == pytest.approx(FIXED + 1e-9 * (488 * 512 + 10 * 256))
+
+
+@pytest.mark.parametrize(
+    ("number", "tokens", "last", "seconds"),
+    [
+        (2, 500.0, 500.0, 500e-6),
+        (2, 5000.0, 1000.0, 1000e-6 + 4000e-9),
+        (2, 100.0, 100.0, 1e-6 * (100**2 + 1200 * 300) / 1300),
+        (1, 500.0, 500.0, 1e-6 * (500**2 + 1200 * 300) / 1700),
+    ],
+)
+def test_a_prompt_walks_through_stages_as_a_whole(number: int, tokens: float, last: float, seconds: float) -> None:
+    class Walk(LinearPricer):
+        graph = SimpleNamespace(stages=number)
+
+        def estimate(self, s: StepShape) -> float:
+            return s.prefill_tokens * 1e-6 + s.prefill_context * 1e-9
+
+    scheduler = Scheduler(max_batched_tokens=4096, chunk_tokens=2048)
+    point = Service(composed(scheduler, Walk()), mix(300, 100)).point(400.0)
+    # The step has 1,200 tokens in pieces of 300 beside it; of equal pieces with as many pairs one walks, or the
+    # prompt itself where it is longer.
+    assert point._last_s(tokens, last) == pytest.approx(seconds)
 
 
 def test_a_last_piece_alone_reads_the_chunks_before_it_and_gives_a_token() -> None:
@@ -789,6 +940,27 @@ def test_prefill_occupies_the_steps_that_its_chunks_take_on_average() -> None:
     # Four sequences decode, which leaves 508 tokens of a step: a chunk halfway through a prompt of 2,000.
     step = FIXED + 1e-9 * 508 * (2000 - 508) / 2
     assert point.prefill_utilization == pytest.approx(point.rate * 2000 / 508 * step)
+
+
+@pytest.mark.parametrize(("batch", "together"), [(8.0, 1.0), (600.0, 3.0)])
+def test_without_a_budget_prefill_occupies_steps_of_what_arrives_in_one(batch: float, together: float) -> None:
+    point = Service(composed(Scheduler(chunked=False)), mix()).point(batch)
+    # A prompt is prefilled alone where fewer arrive, or with as many as do.
+    step = FIXED + batch * DECODE + together * 1000 * PROMPT
+    assert point.prefill_utilization == pytest.approx(point.rate * step / together)
+
+
+@pytest.mark.parametrize(("prompt", "pieces"), [(2000, 1.0), (300, 508 / 300), (100, 5.08)])
+def test_prefill_occupies_steps_of_as_many_prompts_as_they_hold(prompt: float, pieces: float) -> None:
+    class Outputs(PairPricer):
+        def estimate(self, s: StepShape) -> float:
+            return super().estimate(s) + s.prefill_sequences * s.prefill_outputs * 1e-3
+
+    scheduler = Scheduler(max_batched_tokens=512, chunk_tokens=512)
+    point = Service(composed(scheduler, Outputs(among=1e-9)), mix(prompt, 1000)).point(4.0)
+    # Each of the pieces gives a token.
+    step = FIXED + pieces * (1e-9 * (508 / pieces) ** 2 + 1e-3)
+    assert point.prefill_utilization == pytest.approx(point.rate * prompt / 508 * step)
 
 
 @pytest.mark.parametrize(("most", "limit"), [(1, 1.5), (2, 2.5), (7, 7.5)])

@@ -52,9 +52,21 @@ def test_pairs_are_those_of_the_causal_mask(past: int, new: int, span: int, kind
 def test_cached_tokens_stop_at_a_window_and_start_again_with_a_chunk() -> None:
     assert [cached_tokens(window=128).count(decode(2.0, s)) for s in (64.0, 128.0, 9000.0)] == [128, 254, 254]
     assert [cached_tokens(top=128).count(decode(2.0, s)) for s in (64.0, 128.0, 9000.0)] == [128, 256, 256]
+    # A prompt's next piece reads what its first token's window holds, for each of three prompts.
+    assert [cached_tokens(window=128).count(prefill(10.0, s, 3.0)) for s in (64.0, 128.0, 9000.0)] == [192, 381, 381]
+    assert [cached_tokens(top=128).count(prefill(10.0, s, 3.0)) for s in (64.0, 9000.0)] == [192, 384]
+    assert [cached_tokens(chunk=128).count(prefill(10.0, s, 3.0)) for s in (64.0, 130.0)] == [192, 6]
     # A new token is the last of its own window, and is not read back.
     assert cached_tokens(window=1).count(decode(2.0, 64.0)) == 0
     assert [cached_tokens(chunk=128).count(decode(2.0, s)) for s in (64.0, 128.0, 130.0)] == [128, 0, 4]
+
+
+def test_devices_that_share_a_prompt_have_each_a_part_of_its_tokens() -> None:
+    assert TOKENS.on_prompt_share(1) is TOKENS
+    shared = TOKENS.on_prompt_share(4)
+    assert shared.count(prefill(100.0, 0.0, 3.0)) == shared.floor(prefill(100.0, 0.0, 3.0)) == 75
+    assert shared.count(decode(8.0, 100.0)) == 8
+    assert OUTPUTS.count(StepShape(3.0, 100.0, 2.0, 2.0, 50.0, 10.0)) == 8
 
 
 def test_features_are_equal_by_name_and_arguments() -> None:

@@ -10,11 +10,11 @@ from servelint.arrays import minimum
 from servelint.memory import Weights
 from servelint.plugin import (
     ActivationIO,
-    Block,
     Boolean,
     Collective,
     Context,
     Demand,
+    Experts,
     Feature,
     Integer,
     Lineage,
@@ -50,13 +50,12 @@ class Moe(Value):
 
 def _ranks(context: Context) -> int:
     parallelism = context.config("parallelism")
-    return (parallelism.expert or 1) if parallelism is not None else 1
+    return parallelism.e if parallelism is not None else 1
 
 
-def _copies(block: Block, redundant: int, ranks: int) -> float:
+def _copies(experts: Experts, redundant: int, ranks: int) -> float:
     """Expert weights that a rank holds, copies included, over those it holds without."""
-    count = block.experts.count if block.experts is not None else 1
-    return ceil((count + redundant) / ranks) / ceil(count / ranks)
+    return ceil((experts.count + redundant) / ranks) / ceil(experts.count / ranks)
 
 
 def _reached_more(feature: Feature, factor: float) -> Feature:
@@ -119,7 +118,9 @@ def _reading_copies(op: Op, copies: int, ranks: int, context: Context) -> Op:
     block = context.block(op.name)
     if block is None or block.experts is None:
         return op
-    extra = _copies(block, copies, ranks) - 1
+    extra = _copies(block.experts, copies, ranks) - 1
+    if not extra:
+        return op
     reads = tuple(
         ActivationIO(
             d.coefficient * d.format.bytes_per_element * extra,
@@ -130,7 +131,7 @@ def _reading_copies(op: Op, copies: int, ranks: int, context: Context) -> Op:
         for d in op.demands
         if isinstance(d, WeightRead) and d.axis == "experts" and d.format is not None
     )
-    return evolve(op, demands=(*op.demands, *reads)) if reads and extra > 0 else op
+    return evolve(op, demands=(*op.demands, *reads))
 
 
 def memory(config: Moe, ledger: MemoryLedger, context: Context) -> MemoryLedger:
@@ -145,7 +146,7 @@ def memory(config: Moe, ledger: MemoryLedger, context: Context) -> MemoryLedger:
         if block is None or block.experts is None or weights.tensor.role != "routed_experts":
             return weights
         lineage = weights.lineage.rewritten(NAME, "redundant copies", context.input(NAME, "redundant_experts"))
-        return evolve(weights, params=weights.params * _copies(block, copies, ranks), lineage=lineage)
+        return evolve(weights, params=weights.params * _copies(block.experts, copies, ranks), lineage=lineage)
 
     return ledger.mapped(weights=change)
 

@@ -98,6 +98,11 @@ class Parallelism(Value):
         return self.data or 1
 
     @property
+    def e(self) -> int:
+        """Ranks that split the experts; they divide the tensor- and data-parallel devices."""
+        return self.expert or 1
+
+    @property
     def attention_ranks(self) -> int:
         """Attention groups that share a tensor-parallel group, each with its own sequences."""
         return self.attention_data or 1
@@ -147,7 +152,7 @@ def defaults(config: Parallelism, context: Context) -> Mapping[str, Default]:
     """Spread a replica with more devices than the spec splits over tensor parallelism."""
     devices, source = context.topology.devices, Source("default", "docs/conventions.md", "parallelism")
     filled = {name: Default(1, "", source) for name in ("pipeline", "data", "attention_data", "context")}
-    shared = config.p * config.d * (config.c if config.tensor else 1)
+    shared = config.p * config.d
     tensor = devices // shared if devices % shared == 0 and devices // shared <= MOST else 1
     reason = "every device of the replica, in one tensor-parallel group" if tensor > 1 else ""
     return filled | {"tensor": Default(tensor, reason, source)}
@@ -186,8 +191,7 @@ class _Split:
 
     def __init__(self, config: Parallelism, context: Context) -> None:
         self.config, self.context = config, context
-        self.expert = config.expert or 1
-        self.expert_group = config.t * config.d if self.expert > 1 else config.t
+        self.expert_group = config.t * config.d if config.e > 1 else config.t
 
     def share(self, axis: str, block: Block | None, *, attends: bool = False) -> float:
         """Return the share of what lies along an axis, heads and experts rounded up.
@@ -202,8 +206,8 @@ class _Split:
         if axis == "replicated":
             return 1.0
         if axis == "experts" and block is not None and block.experts is not None:
-            local = ceil(block.experts.count / self.expert) / block.experts.count
-            return local / (self.expert_group // self.expert)
+            local = ceil(block.experts.count / config.e) / block.experts.count
+            return local / (self.expert_group // config.e)
         mixer = block.mixer if block is not None else None
         if axis == "heads" and isinstance(mixer, Attention | LatentAttention):
             return ceil(mixer.q_heads / t) / mixer.q_heads
@@ -214,7 +218,7 @@ class _Split:
     def ranks(self, block: Block | None, axis: str) -> int:
         """Return how many groups share the sequences that an op of this block and axis works on."""
         config = self.config
-        if axis == "experts" and self.expert > 1:
+        if axis == "experts" and config.e > 1:
             return 1
         if block is not None and block.mixer is not None:
             return config.ranks
@@ -228,7 +232,7 @@ class _Split:
         if axis == "kv_heads" and isinstance(mixer, Attention):
             source = Source("model", context.architecture.id, "num_key_value_heads")
             inputs.append(Input("KV heads", mixer.kv_heads, "", source))
-        if axis == "experts" and self.expert > 1:
+        if axis == "experts" and self.config.e > 1:
             inputs.append(context.input(NAME, "expert"))
         return tuple(inputs)
 
@@ -245,7 +249,7 @@ def graph(config: Parallelism, graph: StepGraph, context: Context) -> StepGraph:
     """Divide the graph over the devices of a replica and add the collectives."""
     check(config, context)
     split = _Split(config, context)
-    if config.t * config.d * config.c > 1 or split.expert > 1:
+    if config.t * config.d * config.c > 1:
         graph = graph.mapped(lambda op, demand: _divided(op, demand, split))
         graph = evolve(_with_collectives(graph, split), ranks=config.ranks)
     if config.p > 1:
@@ -329,7 +333,7 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
                     added.append(gathered)
         elif ends_mlp and block is not None:
             if block.experts is not None and _has_dispatch(split):
-                added += _dispatch(op, block, split)
+                added += _dispatch(op, block.experts, split)
             elif t > 1:
                 kind = "all_gather" if config.attention_ranks > 1 else "all_reduce"
                 added.append(_collective(kind, "all-reduce", hidden, group_tokens, t, 1, context))
@@ -357,20 +361,17 @@ def _with_collectives(graph: StepGraph, split: _Split) -> StepGraph:
 
 def _has_dispatch(split: _Split) -> bool:
     """Tokens travel to experts only when ranks hold different tokens."""
-    return split.expert > 1 and split.config.ranks > 1
+    return split.config.e > 1 and split.config.ranks > 1
 
 
-def _dispatch(op: Op, block: Block, split: _Split) -> list[Demand]:
+def _dispatch(op: Op, experts: Experts, split: _Split) -> list[Demand]:
     """Tokens to the ranks of their experts and back.
 
     Within a node one copy a rank. Between nodes one copy a node, which the node's own links pass on, as
     DeepEP does. Tokens travel out in the precision that the experts multiply in, and back in 16 bit.
     """
     config, context = split.config, split.context
-    experts = block.experts
-    if experts is None:
-        return []
-    ranks = split.expert
+    ranks = config.e
     precisions = [d.precision for d in op.demands if isinstance(d, Matmul) and d.axis == "experts"]
     widths = {"dispatch": min((DISPATCH_BYTES.get(p, ACTIVATION_BYTES) for p in precisions), default=ACTIVATION_BYTES)}
     own = config.tokens(config.ranks)
@@ -479,7 +480,7 @@ def memory(config: Parallelism, ledger: MemoryLedger, context: Context) -> Memor
     """Divide weights, caches and state over the devices of a replica."""
     check(config, context)
     split = _Split(config, context)
-    if config.t * config.d * config.c > 1 or split.expert > 1:
+    if config.t * config.d * config.c > 1:
         ledger = ledger.mapped(
             weights=lambda w: evolve(
                 w,
@@ -526,7 +527,7 @@ def _shared(lineage: Lineage, share: float, axis: str, split: _Split, block: Blo
 
 def scheduler(config: Parallelism, scheduler: Scheduler, context: Context) -> Scheduler:
     """Say how many ranks serve sequences of their own."""
-    lockstep = config.attention_ranks > 1 or ((config.expert or 1) > 1 and config.d > 1)
+    lockstep = config.attention_ranks > 1 or (config.e > 1 and config.d > 1)
     return evolve(scheduler, ranks=config.ranks, lockstep=lockstep)
 
 

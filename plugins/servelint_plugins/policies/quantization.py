@@ -83,7 +83,7 @@ def native_precision(format: Format, activations: str | None, context: Context) 
         return None
     # Both sides of a GEMM are in its precision, or it is not native.
     if activations not in (None, "auto") and context.format(activations).compute != compute:
-        return None if compute not in SIXTEEN_BIT else compute
+        return None
     return compute
 
 
@@ -138,27 +138,17 @@ def _measured_ratio(config: QuantizationConfig, context: Context) -> float:
     if measured is None:
         return 1.0
     new = weight_format(config, context)
-    total = 0.0
-    for tensor, count in context.architecture.tensors():
-        if tensor.role != "mtp":
-            stored = context.formats.of(tensor)
-            total += tensor.params * count * _reformatted(tensor, stored, new, config).bytes_per_element
-    return measured / total if total else 1.0
+    return measured / sum(
+        tensor.params * count * _reformatted(tensor, context.formats.of(tensor), new, config).bytes_per_element
+        for tensor, count in context.architecture.tensors()
+        if tensor.role != "mtp"
+    )
 
 
 def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -> MemoryLedger:
     """Store covered weights and the KV cache in their formats."""
     new = weight_format(config, context)
     cache = context.format(config.kv_cache) if config.kv_cache not in (None, "auto") else None
-    ratio = _measured_ratio(config, context)
-    if new is None and cache is None and ratio == 1.0:
-        return ledger
-    measured = Input(
-        "measured weight bytes",
-        context.deployment.model.weights_bytes or 0.0,
-        "B",
-        Source("spec", "", "", ("model", "weights_bytes")),
-    )
 
     def stored(w: Weights) -> Weights:
         fmt = _reformatted(w.tensor, w.format, new, config)
@@ -174,15 +164,18 @@ def memory(config: QuantizationConfig, ledger: MemoryLedger, context: Context) -
         return evolve(c, format=cache, lineage=c.lineage.rewritten(NAME, f"cached as {cache.name}", width))
 
     ledger = ledger.mapped(weights=stored, caches=cached)
-    if ratio != 1.0:
-        ledger = ledger.mapped(
-            weights=lambda w: evolve(
-                w,
-                params=w.params * ratio,
-                lineage=w.lineage.rewritten(NAME, "scaled to the measured weight bytes", measured),
-            )
+    measured = context.deployment.model.weights_bytes
+    if measured is None:
+        return ledger
+    ratio = _measured_ratio(config, context)
+    total = Input("measured weight bytes", measured, "B", Source("spec", "", "", ("model", "weights_bytes")))
+    return ledger.mapped(
+        weights=lambda w: evolve(
+            w,
+            params=w.params * ratio,
+            lineage=w.lineage.rewritten(NAME, "scaled to the measured weight bytes", total),
         )
-    return ledger
+    )
 
 
 POLICY = Policy(NAME, QuantizationConfig, graph, memory)

@@ -165,7 +165,7 @@ def _draft(config: Speculation, context: Context) -> Composition | None:
         return None
     deployment, setup = context.deployment, context.setup
     policies = {k: v for k, v in context.configs.items() if k not in ("constrained_decoding", "disaggregation")}
-    policies[NAME] = Speculation(tokens=0)
+    policies[NAME] = Speculation()
     policies["parallelism"] = _parallelism(config, context, architecture)
     quantization = policies.get("quantization")
     if quantization is not None and (config.method != "mtp" or config.draft_model is not None):
@@ -309,7 +309,7 @@ def scheduler(config: Speculation, scheduler: Scheduler, context: Context) -> Sc
     kept = config.acceptance_length
     if kept is None:
         kept = expected_tokens(config.acceptance if config.acceptance is not None else 0.0, k)
-    return evolve(scheduler, verify_tokens=k + 1, tokens_per_step=min(max(kept, 1.0), float(k + 1)))
+    return evolve(scheduler, verify_tokens=k + 1, tokens_per_step=min(kept, float(k + 1)))
 
 
 POLICY = Policy(NAME, Speculation, graph, memory, scheduler, defaults, after=("parallelism", "quantization", "moe"))

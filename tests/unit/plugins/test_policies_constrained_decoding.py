@@ -136,8 +136,15 @@ def test_what_is_left_out_is_assumed_and_said(plugins: Plugins) -> None:
 
     known = assumed('schemas = "static"\n')
     assert (known["mask"], known["compile"], known["cache_hit"]) == (50e-6, 0.1, 1.0)
+    assert (known["share"], known["overlap"]) == (1.0, True)
     fresh = assumed('schemas = "dynamic"\nbackend = "outlines"\n')
     assert (fresh["mask"], fresh["compile"], fresh["cache_hit"]) == (118e-6, 0.1, 0.0)
+    for schemas, reason in (("static", "compiled once"), ("dynamic", "new each time")):
+        review = review_of(spec(f'schemas = "{schemas}"\n'), plugins)
+        assert review.composition is not None
+        hit = review.assumption("policy", "constrained_decoding", "cache_hit")
+        assert hit is not None
+        assert reason in hit.reason
 
 
 def test_only_cold_schemas_wait_for_a_compile(plugins: Plugins) -> None:

@@ -141,8 +141,35 @@ def test_an_override_of_the_spec_holds_for_pools_of_the_same_part(plugins: Plugi
 
 
 def test_the_decode_pool_stands_for_a_deployment_without_devices(plugins: Plugins) -> None:
-    review = review_of(spec("prefill = { tensor = 4 }\ndecode = { tensor = 8 }\n", "meta-llama/Llama-3.1-70B"), plugins)
-    assert review.devices == 8
+    for degrees in ("tensor = 8", "tensor = 4, pipeline = 2", "devices = 8"):
+        text = spec(f"prefill = {{ tensor = 4 }}\ndecode = {{ {degrees} }}\n", "meta-llama/Llama-3.1-70B")
+        assert review_of(text, plugins).devices == 8
+
+
+@pytest.mark.parametrize(
+    ("pool", "degrees"),
+    [
+        # What says nothing of its devices is laid out as the deployment.
+        ("{ replicas = 2 }", (2, 2, 2)),
+        ('{ accelerator = "h200-sxm" }', (2, 2, 2)),
+        # Its own tensor and pipeline degrees stand for the deployment's; data ranks stay.
+        ("{ devices = 8 }", (4, 1, 2)),
+        ("{ tensor = 4 }", (4, 1, 2)),
+    ],
+)
+def test_a_pool_is_laid_out_as_the_deployment_or_as_it_says(
+    pool: str, degrees: tuple[int, ...], plugins: Plugins
+) -> None:
+    more = "[policy.parallelism]\ntensor = 2\npipeline = 2\ndata = 2\n"
+    pools = pools_of(spec(f"prefill = {{ devices = 8 }}\ndecode = {pool}\n", more=more), plugins)
+    shape = pools.decode.composition.context.configs["parallelism"]
+    assert (shape.t, shape.p, shape.d) == degrees
+
+
+def test_a_transfer_needs_no_setup_unless_one_is_declared(plugins: Plugins) -> None:
+    pools = "prefill = { devices = 1 }\ndecode = { devices = 1 }\n"
+    assert pools_of(spec(pools), plugins).setup_s == 0.0
+    assert pools_of(spec(f'{pools}transfer = {{ setup = "5 ms" }}\n'), plugins).setup_s == 0.005
 
 
 @pytest.mark.parametrize("pool", ["{ devices = 2, tensor = 4 }", "{ devices = 64, pipeline = 64 }"])
@@ -163,6 +190,16 @@ def test_a_transfer_without_bandwidth_takes_the_network_and_says_so(plugins: Plu
     assumed = review.assumption("policy", "disaggregation", "transfer", "bandwidth")
     assert assumed is not None
     assert assumed.value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("pool", ["prefill", "decode"])
+def test_what_is_assumed_of_a_pools_hardware_is_assumed_of_that_pool(pool: str, plugins: Plugins) -> None:
+    text = spec(f"{pool} = {{ devices = 16 }}\n", "meta-llama/Llama-3.1-70B", "devices = 8\n")
+    review = review_of(text, plugins)
+    assert review.composition is not None
+    # Sixteen devices are two nodes, and nothing is said of the network between them.
+    assumed = [a.path for a in review.assumptions if a.path[:3] == ("policy", "disaggregation", pool)]
+    assert ("policy", "disaggregation", pool, "network", "bandwidth") in assumed
 
 
 def test_an_empty_table_changes_nothing(plugins: Plugins) -> None:

@@ -25,6 +25,9 @@ BITS = {
     "int4-g64": 4 + 20 / 64,
     "int4-g32": 4 + 20 / 32,
     "int8-g128": 8 + 24 / 128,
+    # A scale for 64 weights: fp32, or fp8 with an fp32 scale for 256 of these.
+    "nf4": 4 + 32 / 64,
+    "nf4-double": 4 + 8 / 64 + 32 / (64 * 256),
     "mxfp4": 4.25,
     "nvfp4": 4.5,
     # Bytes of a block of 32 weights: 18, 20, 22, 24, 34 and 18.
@@ -53,6 +56,10 @@ GROUPS = {
     "int4-g64": 64,
     "int4-g32": 32,
     "int8-g128": 128,
+    "nf4": 64,
+    "nf4-double": 64,
+    # Blocks of ggml's types.
+    **dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"), 32),
 }
 NATIVE = {
     "fp32": "fp32",
@@ -79,8 +86,15 @@ def test_a_format_takes_its_bits_and_runs_on_its_path(name: str, plugins: Plugin
     assert found.bits == own
     assert found.compute == NATIVE.get(name)
     assert found.kv_cache == (name in HOLD_CACHES)
-    if "_" not in name:
+    if "_" not in name or name in GROUPS:
         assert found.group == GROUPS.get(name, 0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "name"), [("awq", "int4-g128"), ("w4a16", "int4-g128"), ("gptqint8", "int8-g128"), ("nf4", "nf4")]
+)
+def test_what_checkpoints_are_called_by_a_format(ending: str, name: str, plugins: Plugins) -> None:
+    assert ending in plugins.format(name).endings
 
 
 def composed(plugins: Plugins, keys: str, model: str = "") -> Composition:
@@ -109,6 +123,48 @@ def test_a_group_size_changes_the_metadata_in_proportion(plugins: Plugins) -> No
         assert found["q_proj"] == pytest.approx((4 + metadata) / 8)
         # What the format does not cover stays as it was.
         assert found["lm_head"] == 2.0
+
+
+@pytest.mark.parametrize(("weights", "each"), [("fp8", 1.0), ("int4-g128", (4 + 20 / 128) / 8)])
+def test_memory_holds_what_a_step_reads(weights: str, each: float, plugins: Plugins) -> None:
+    plain = composed(plugins, "").memory
+    ledger = composed(plugins, f'[policy.quantization]\nweights = "{weights}"\n').memory
+    covered = sum(w.params * w.repeats[0] for w in ledger.weights if w.format.name == weights)
+    # The layers' matrices are covered; tables, head and norms stay in 16 bit.
+    assert covered == 16 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192)
+    assert plain.weights_bytes - ledger.weights_bytes == pytest.approx(covered * (2 - each))
+    assert plain.bytes_per_token() == ledger.bytes_per_token()
+
+
+def test_a_format_of_the_cache_alone(plugins: Plugins) -> None:
+    plain, half = composed(plugins, ""), composed(plugins, '[policy.quantization]\nkv_cache = "fp8"\n')
+    assert half.memory.bytes_per_token() == plain.memory.bytes_per_token() / 2
+    assert half.memory.weights_bytes == plain.memory.weights_bytes
+    assert weights(half) == weights(plain)
+    # What nothing changed says nothing of it.
+    for composition in (plain, half):
+        told = [w.lineage for w in composition.memory.weights]
+        told += [d.lineage for op in composition.graph.ops for d in op.demands if isinstance(d, WeightRead)]
+        assert not [lineage for lineage in told if any(r.by == "quantization" for r in lineage.rewrites)]
+
+
+@pytest.mark.parametrize(
+    ("model", "keys", "same"),
+    [
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"', True),
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"\ngroup_size = 32', True),
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"\ngroup_size = 16', False),
+        ("openai/gpt-oss-20b", 'weights = "mxfp4"\ncovers = ["routed_experts", "attention"]', False),
+        ("deepseek-ai/DeepSeek-V3", 'weights = "fp8-block128"', True),
+        ("deepseek-ai/DeepSeek-V3", 'weights = "fp8"', False),
+        ("meta-llama/Llama-3.1-8B", 'weights = "bf16"', True),
+    ],
+)
+def test_to_name_the_stored_format_changes_nothing(model: str, keys: str, same: bool, plugins: Plugins) -> None:
+    text = f'[hardware]\naccelerator = "nvidia/h200-sxm5-141gb"\n[model]\nid = "{model}"\n'
+    plain, named = compose(text, plugins), compose(f"{text}[policy.quantization]\n{keys}\n", plugins)
+    assert (weights(named) == weights(plain)) == same
+    assert (named.memory.weights_bytes == plain.memory.weights_bytes) == same
 
 
 def test_measured_bytes_scale_every_weight(plugins: Plugins) -> None:
@@ -150,6 +206,9 @@ def test_weights_multiply_natively_only_where_both_sides_are_in_the_format(plugi
     assert precision('[policy.quantization]\nweights = "fp8"\nactivations = "fp8"\n') == {"fp8"}
     assert precision('[policy.quantization]\nweights = "fp8"\nactivations = "bf16"\n') == {"bf16"}
     assert precision('[policy.quantization]\nweights = "int4-g128"\n') == {"bf16"}
+    # This part has no path for four bits.
+    assert "fp4" not in part.dense_flops
+    assert precision('[policy.quantization]\nweights = "nvfp4"\n') == {"bf16"}
 
 
 def test_the_cache_gets_a_share_of_the_memory_pages_and_a_cap(plugins: Plugins) -> None:

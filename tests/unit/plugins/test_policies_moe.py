@@ -6,11 +6,12 @@ from math import comb
 
 import pytest
 
+from servelint.architecture import Attention, Experts
 from servelint.composition import Composition
 from servelint.cost import OpCost
 from servelint.manager import Plugins
 from servelint.shapes import StepShape, decode, prefill
-from servelint.testing import compose
+from servelint.testing import compose, samples
 
 LOCAL, EXPERTS, TOP_K, RANKS = 32, 256, 8, 8
 
@@ -36,6 +37,7 @@ def op(composition: Composition, shape: StepShape, name: str) -> OpCost:
         ("skew = 1.0\n", "tensor = 8\nexpert = 8\n"),
         ("redundant_experts = 0\nload_metrics = true\n", "tensor = 8\nexpert = 8\n"),
         ("skew = 3.0\n", "tensor = 8\n"),
+        ("skew = 1.0\nredundant_experts = 0\n", "tensor = 8\n"),
     ],
 )
 def test_identity_settings_change_nothing(policy: str, parallelism: str, plugins: Plugins) -> None:
@@ -51,6 +53,15 @@ def test_the_busiest_rank_multiplies_skew_times_the_mean(plugins: Plugins) -> No
     # The shared expert, split over the devices, has no skew: 2 x 3 x 7168 x 2048 FLOP a token, 58 layers.
     shared = 2 * 7168 * 2048 / 8 * 8 * 4096 * 58
     assert skewed.flops - shared == pytest.approx(1.5 * (even.flops - shared), rel=1e-9)
+
+
+def test_sums_of_a_layer_have_no_busiest_rank(plugins: Plugins) -> None:
+    """Ranks that hold the same tokens add up what each of their experts gave; nothing travels to the busiest."""
+    even, skewed = (found(p, plugins, "tensor = 8\nexpert = 8\n") for p in ("", "skew = 2.0\n"))
+    shape = decode(64.0, 1000.0)
+    sums = [op(c, shape, ".experts.collective").link_bytes for c in (even, skewed)]
+    assert sums[0] == sums[1] > 0
+    assert op(skewed, shape, ".experts").flops > op(even, shape, ".experts").flops
 
 
 def test_no_rank_gets_more_than_every_token(plugins: Plugins) -> None:
@@ -94,6 +105,12 @@ def test_redundant_experts_take_memory_in_whole_slots(copies: int, slots: int, p
         return sum(w.bytes_on(0) for w in ledger.weights if w.tensor.role == "routed_experts")
 
     assert routed(f"redundant_experts = {copies}\n") / routed("") == pytest.approx(slots / LOCAL, rel=1e-12)
+    # Of shared experts and routers there is one as before.
+    others = [
+        [(w.name, w.params) for w in found(p, plugins).memory.weights if w.tensor.role != "routed_experts"]
+        for p in ("", f"redundant_experts = {copies}\n")
+    ]
+    assert others[0] == others[1]
 
 
 def test_copies_are_read_in_the_estimate_and_not_in_the_bound(plugins: Plugins) -> None:
@@ -104,3 +121,21 @@ def test_copies_are_read_in_the_estimate_and_not_in_the_bound(plugins: Plugins) 
     expert = 3 * 7168 * 2048 * (1 + 32 / 8 / 128**2)
     reached = 1 - (1 - TOP_K / EXPERTS) ** 256
     assert grown == pytest.approx(58 * (36 - LOCAL) * expert * reached, rel=1e-9)
+
+
+@pytest.mark.parametrize(("copies", "slots"), [(4, 8), (5, 9), (12, 9)])
+def test_copies_fill_the_slots_that_experts_leave(copies: int, slots: int, plugins: Plugins) -> None:
+    """Sixty experts on eight ranks leave four of 64 slots."""
+    blocks = (
+        samples.attention_block("attention", range(2), 256, Attention(8, 8, 32, 32)),
+        samples.expert_block("moe", range(2), 256, 128, Experts(60, 4)),
+    )
+    model = samples.model(256, 1000, blocks)
+    text = '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n[policy.parallelism]\ntensor = 8\nexpert = 8\n'
+    alone, copied = (
+        compose(text + more, plugins, architecture=model, accelerator=samples.accelerator())
+        for more in ("", f"[policy.moe]\nredundant_experts = {copies}\n")
+    )
+    held = [sum(w.params for w in c.memory.weights if w.name == "moe.experts") for c in (alone, copied)]
+    assert held[1] / held[0] == pytest.approx(slots / 8)
+    assert (copied.graph.ops == alone.graph.ops) == (slots == 8)

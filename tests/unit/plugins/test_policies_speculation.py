@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from servelint.architecture import Attention
 from servelint.composition import Composition
 from servelint.manager import Plugins
+from servelint.resources import WeightRead
 from servelint.shapes import StepShape, decode, prefill
 from servelint.testing import compose, review_of, samples
 from servelint_plugins.policies.speculation import Speculation, _own_layer, _parallelism, expected_tokens
@@ -120,6 +122,9 @@ def test_draft_weights_and_cache_take_memory(plugins: Plugins) -> None:
     norms = 4096 * (2 * 32 + 1)
     share = (PARAMS[LLAMA_8B] - norms) / 4 + norms
     assert drafted.weights_bytes - alone.weights_bytes == pytest.approx(2 * share, rel=1e-12)
+    blocks = {w.block for w in drafted.weights if w.name.startswith("draft.")}
+    # Tables, norm and head belong to no block.
+    assert blocks == {"draft", *(f"draft.{c.block}" for c in alone.caches), "draft.mlp"}
     assert drafted.bytes_per_token() - alone.bytes_per_token() == KV[LLAMA_8B] / 4
 
 
@@ -208,6 +213,35 @@ def test_the_draft_keeps_its_own_format_and_the_caches_share_one(plugins: Plugin
     assert {c.format.name for c in memory.caches} == {"fp8"}
 
 
+@pytest.mark.parametrize(
+    ("policy", "form"),
+    [
+        # An MTP layer is part of the checkpoint, a head and a model of its own are not.
+        ('method = "mtp"\n', "fp8"),
+        ('method = "eagle"\n', "bf16"),
+        (f'method = "mtp"\ndraft_model = "{LLAMA_8B}"\n', "bf16"),
+        (DRAFT, "bf16"),
+    ],
+)
+def test_the_declared_format_is_that_of_the_checkpoint(policy: str, form: str, plugins: Plugins) -> None:
+    more = '[policy.quantization]\nweights = "fp8"\n'
+    memory = compose(spec(policy + "tokens = 1\nacceptance = 0.7\n", more=more), plugins).memory
+    drafted = {w.format.name for w in memory.weights if w.name.startswith("draft.") and w.tensor.role == "mlp"}
+    assert drafted == {form}
+
+
+def test_a_draft_reaches_as_few_experts_as_its_target_may(plugins: Plugins) -> None:
+    text = '[hardware]\naccelerator = "any"\n[model]\nid = "any"\n'
+    table = '[policy.speculation]\nmethod = "mtp"\ntokens = 2\nacceptance = 0.7\n'
+    found = compose(text + table, plugins, architecture=samples.hybrid_model(), accelerator=samples.accelerator())
+    for op in ("draft.moe.experts", "draft.next.moe.experts"):
+        reads = [d for d in found.graph.op(op).demands if isinstance(d, WeightRead) and d.axis == "experts"]
+        (read,) = reads
+        # Four of 32 experts a token: by chance, and when all eight go to the same.
+        assert read.feature.count(decode(8.0, 100.0, 3.0)) == pytest.approx(1 - (28 / 32) ** 8)
+        assert read.feature.floor(decode(8.0, 100.0, 3.0)) == pytest.approx(4 / 32)
+
+
 def test_measured_bytes_of_the_target_do_not_scale_the_draft(plugins: Plugins) -> None:
     text = spec(DRAFT + "tokens = 4\nacceptance = 0.7\n").replace(
         f'id = "{LLAMA_70B}"\n', f'id = "{LLAMA_70B}"\nweights_bytes = "100 GB"\n'
@@ -247,6 +281,25 @@ def test_what_is_assumed_is_said(plugins: Plugins) -> None:
     review = review_of(spec(f'draft_model = "{LLAMA_8B}"\ntokens = 4\n'), plugins)
     assumed = {a.path[-1]: a.value for a in review.assumptions if a.path[:2] == ("policy", "speculation")}
     assert assumed == {"method": "draft", "acceptance": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("policy", "assumed"),
+    [
+        (f"{DRAFT}tokens = 4\n", True),
+        (f"{DRAFT}tokens = 4\nacceptance = 0.6\n", False),
+        (f"{DRAFT}tokens = 4\nacceptance_length = 2.5\n", False),
+        (f"{DRAFT}tokens = 0\n", False),
+        ("tokens = 4\n", False),
+        ('method = "ngram"\ntokens = 2\n', True),
+    ],
+)
+def test_an_acceptance_is_assumed_where_something_is_drafted_and_none_measured(
+    policy: str, assumed: bool, plugins: Plugins
+) -> None:
+    review = review_of(spec(policy), plugins)
+    assert review.composition is not None
+    assert bool(review.assumption("policy", "speculation", "acceptance")) == assumed
 
 
 def test_a_head_need_not_be_in_the_catalogue_and_a_draft_model_does(plugins: Plugins) -> None:
@@ -301,6 +354,8 @@ def test_a_verify_step_waits_for_every_draft_pass(k: int, plugins: Plugins) -> N
         ("tensor = 8\nattention_data = 4\nexpert = 8\n", True, 2, (2, 4, 1, 1, 1)),
         ("tensor = 8\nattention_data = 4\nexpert = 8\n", True, 4, (4, 1, 1, 1, 1)),
         ("tensor = 4\ndata = 2\nattention_data = 2\n", False, 2, (2, 4, 1, 1, 1)),
+        # Four groups of one device each, where the draft needs two.
+        ("tensor = 4\ndata = 2\nattention_data = 4\n", False, 2, (2, 2, 1, 1, 1)),
         ("tensor = 8\ncontext = 2\n", False, 1, (1, 1, 1, 1, 1)),
     ],
 )
@@ -325,3 +380,13 @@ def test_a_head_is_the_targets_last_layer(plugins: Plugins) -> None:
     (projection,) = [t for t in own.blocks[0].tensors if t.name == "eh_proj"]
     assert projection.params == 2 * target.hidden_size**2
     assert all(t.name != "eh_proj" for t in own.blocks[1].tensors)
+
+
+def test_a_head_is_of_the_kind_that_comes_last() -> None:
+    ends, middle = Attention(8, 8, 32, 32), Attention(8, 2, 32, 32)
+    blocks = (
+        samples.attention_block("ends", (0, 5), 256, ends),
+        samples.attention_block("middle", range(1, 5), 256, middle),
+        samples.dense_block("mlp", range(6), 256, 512),
+    )
+    assert [b.name for b in _own_layer(samples.model(256, 1000, blocks)).blocks] == ["ends", "mlp"]
