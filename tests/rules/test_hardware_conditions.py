@@ -623,6 +623,9 @@ def layout(model: str, weights: str, tensor: int, more: str = "", devices: int =
         # 32 heads of 64: 2,048 a row of the output projection, half a group on each of 32 devices.
         (layout("meta-llama/Llama-3.2-1B", "int4-g128", 32), "the attention output width of 2,048 into 64",
          "1, 2, 4, 8, 16"),
+        # Eight KV heads of 64, half a block each; on 16 devices two hold the same head, which is no whole block either.
+        (layout("meta-llama/Llama-3.2-1B", "fp8-block", 8), "the key width of 512 into 64", "1, 2, 4"),
+        (layout("meta-llama/Llama-3.2-1B", "fp8-block", 16), "the key width of 512 into 64", "1, 2, 4"),
         # 40 heads divide by 5, 8 and 10; 13,824 = 108 x 128 by none of them.
         (layout("meta-llama/Llama-2-13b-hf", "int4-g128", 8), "the MLP width of 13,824 into 1,728", "1, 2, 4"),
         # Every matrix is cut wrongly, and three of them are told.
