@@ -453,6 +453,23 @@ def test_twice_a_dense_rate_is_a_sparse_one(part: str, rate: str, plugins: Plugi
     assert findings("HW010", f"{on(part)}{override}{MODEL}", plugins) == []
 
 
+@pytest.mark.parametrize(
+    ("part", "figures", "code"),
+    [
+        # Twice the memory of this variant is that of the other.
+        ("nvidia/a100-sxm4-40gb", 'memory = "80 GB"', "HW002"),
+        # Four times the rate in bf16 is that in fp4.
+        ("nvidia/b200-sxm6-180gb", 'dense_flops = { bf16 = "9 PFLOP/s" }', "HW005"),
+    ],
+)
+def test_a_multiple_that_is_another_figure_of_the_family_is_that(
+    part: str, figures: str, code: str, plugins: Plugins
+) -> None:
+    text = f'{on(part)}[hardware.override]\n{figures}\nsource = "sheet"\n{MODEL}'
+    assert len(findings(code, text, plugins)) == 1
+    assert findings("HW010", text, plugins) == []
+
+
 @pytest.mark.parametrize(("devices", "factor", "speaks"), [(3, 3, True), (1, 3, False), (3, 5, False), (5, 5, True)])
 def test_figures_of_the_whole_replica(devices: int, factor: int, speaks: bool, plugins: Plugins) -> None:
     override = f'[hardware.override]\nmemory_bandwidth = "{factor * 3.35:.2f} TB/s"\nsource = "sum"\n'
@@ -768,6 +785,23 @@ def test_a_format_is_advised_where_its_rate_is_known(part: str, named: bool, plu
     text = plugins.rule("QNT007").failing[0].spec.replace("nvidia/a100-sxm4-80gb", part).replace("2 req/s", "0.5 req/s")
     found = only("QNT007", text, plugins)
     assert ("a checkpoint in int8, which it multiplies natively" in found.help) is named
+
+
+@pytest.mark.parametrize("table", ['weights = "fp8"', 'activations = "bf16"'])
+def test_a_format_that_the_spec_declares_is_no_fallback_of_the_checkpoint(table: str, plugins: Plugins) -> None:
+    text = plugins.rule("QNT007").failing[0].spec
+    assert findings("QNT007", text, plugins)
+    assert findings("QNT007", f"{text}[policy.quantization]\n{table}\n", plugins) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "speaks"),
+    [("nvidia/h100-sxm5-80gb", False), ("nvidia/b200-sxm6-180gb", False), ("nvidia/l40s", True),
+     ("nvidia/rtx-5090", True)],
+)  # fmt: skip
+def test_flash_attention_has_sinks_on_9_and_10(part: str, speaks: bool, plugins: Plugins) -> None:
+    text = plugins.rule("QNT007").failing[1].spec.replace("nvidia/rtx-4090", part)
+    assert bool(findings("QNT007", text, plugins)) is speaks
 
 
 def test_a_refusal_of_something_else_does_not_hide_a_backend_without_sinks(plugins: Plugins) -> None:
