@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Accelerator, CatalogueError, Edit, Fix, Input, Review, Source
+from servelint.plugin import Accelerator, CatalogueError, Edit, Fix, Input, Related, Review, Source
 from servelint.spec.model import ClaimAssumes
 from servelint.units import Dimension, format_quantity
 from servelint_rules.hw.hw001_sparse_flops import deployed_precision
@@ -19,6 +19,9 @@ from servelint_rules.show import flops, size
 
 BANDWIDTH = "memory_bandwidth"
 MEMORY = "memory"
+
+PART: tuple[KeyPath, ...] = (("hardware", "accelerator"), ("hardware", "instance"), ("hardware", "datasheet", "id"))
+"""The keys that say which part is deployed."""
 
 TOLERANCE = 0.01
 """Relative distance within which a figure counts as a published one; documents round to three digits."""
@@ -65,7 +68,7 @@ class Figure(NamedTuple):
 
 def near(value: float, published: Iterable[float], tolerance: float = TOLERANCE) -> bool:
     """Whether a figure is one of the published ones, as far as documents round."""
-    return any(p > 0 and abs(value / p - 1) <= tolerance for p in published)
+    return any(abs(value - p) <= tolerance * p for p in published)
 
 
 def shown(kind: str, value: float) -> str:
@@ -78,6 +81,12 @@ def shown(kind: str, value: float) -> str:
 def figure_source(sku: Accelerator, kind: str) -> Source:
     """The source of a SKU's figure of a kind."""
     return sku.source("memory" if kind in (BANDWIDTH, MEMORY) else "compute", kind)
+
+
+def first_declared(review: Review, text: str, *places: KeyPath) -> tuple[Related, ...]:
+    """The first of some keys that the spec declares, as what a finding is related to."""
+    found = next((place for place in places if review.declared(*place)), None)
+    return () if found is None else (Related(found, text),)
 
 
 # What the spec writes down
@@ -138,8 +147,7 @@ def written(review: Review) -> Iterator[tuple[Figure, Accelerator]]:
             continue
         named = own
         if claim.assumes.accelerator is not None:
-            several = variants(review, claim.assumes.accelerator)
-            named = several[0] if len(several) == 1 else None
+            named = only_variant(review, claim.assumes.accelerator)
         if named is not None:
             for figure in assumed_figures(review, path, claim.assumes):
                 yield figure, named
@@ -152,8 +160,7 @@ def known(review: Review) -> Accelerator | None:
         return accelerator
     for key in ("id", "name"):
         if isinstance(table.get(key), str):
-            several = variants(review, table[key])
-            return several[0] if len(several) == 1 else None
+            return only_variant(review, table[key])
     return None
 
 
@@ -178,6 +185,12 @@ def variants(review: Review, name: str) -> list[Accelerator]:
     best = max(scores.values(), default=0)
     skus = [sku for id in scores if scores[id] == best and (sku := _loaded(review, id)) is not None]  # noqa: A001
     return skus if len({sku.family for sku in skus}) == 1 else []
+
+
+def only_variant(review: Review, name: str) -> Accelerator | None:
+    """The one SKU that a name means, None where it fits none or several."""
+    several = variants(review, name)
+    return several[0] if len(several) == 1 else None
 
 
 def _loaded(review: Review, id: str) -> Accelerator | None:  # noqa: A002

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -263,8 +264,8 @@ def deployed_precision(review: Review) -> str | None:
     """The precision that most of the deployed FLOPs run at, None without a composition."""
     if review.composition is None:
         return None
-    totals: dict[str, float] = {}
+    totals: defaultdict[str, float] = defaultdict(float)
     for op, demand in demands_of(review.composition.graph, Matmul):
         if isinstance(demand, Matmul) and demand.tensor is not None:
-            totals[demand.precision] = totals.get(demand.precision, 0.0) + demand.coefficient * op.count
+            totals[demand.precision] += demand.coefficient * op.count
     return max(totals, key=lambda name: totals[name], default=None)

@@ -14,7 +14,9 @@ from servelint_rules.hw.figures import (
     assumed_figures,
     family_of,
     figure_source,
+    first_declared,
     inline_figures,
+    known,
     near,
     overridden,
     own_figures,
@@ -240,12 +242,12 @@ precision = "bf16"
     def _datasheet(self, review: Review, inline: Accelerator) -> Iterator[Finding]:
         """Judge an inline datasheet by its id, else by the variant that most of its figures belong to."""
         figures = list(inline_figures(inline))
+        if (own := known(review)) is not None:
+            yield from self._mixed(review, own, figures)
+            return
         table = review.deployment.hardware.datasheet or {}
         key = next((k for k in ("id", "name") if isinstance(table.get(k), str)), None)
         several = variants(review, str(table[key])) if key else []
-        if len(several) == 1:
-            yield from self._mixed(review, several[0], figures)
-            return
         if not several or key is None:
             return
         fitting = {o.id: sum(self._is(f, o) for f in figures) for o in several}
@@ -306,10 +308,8 @@ def _named(review: Review, path: KeyPath, own: Accelerator) -> tuple[Related, ..
     places: tuple[KeyPath, ...] = (
         ((*path[:3], "accelerator"),) if path[0] == "claim" else (("hardware", "datasheet", "id"),)
     )
-    for place in (*places, ("hardware", "accelerator"), ("hardware", "datasheet", "name")):
-        if review.declared(*place):
-            return (Related(place, f"this part is {own.name}, {own.form_factor}"),)
-    return ()
+    places = (*places, ("hardware", "accelerator"), ("hardware", "datasheet", "name"))
+    return first_declared(review, f"this part is {own.name}, {own.form_factor}", *places)
 
 
 def _ambiguous(review: Review, path: KeyPath, name: str, several: list[Accelerator]) -> Finding:

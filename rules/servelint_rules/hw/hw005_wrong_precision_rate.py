@@ -13,13 +13,21 @@ from servelint.plugin import (
     Input,
     Lacks,
     Matmul,
-    Related,
     Review,
     Rule,
     Severity,
 )
 from servelint.spec.model import ClaimAssumes
-from servelint_rules.hw.figures import Figure, near, of_another_variant, own_figures, variants, written
+from servelint_rules.hw.figures import (
+    PART,
+    Figure,
+    first_declared,
+    near,
+    of_another_variant,
+    only_variant,
+    own_figures,
+    written,
+)
 from servelint_rules.hw.hw001_sparse_flops import deployed_precision
 from servelint_rules.show import flops
 from servelint_rules.variants import sides
@@ -214,7 +222,7 @@ precision = "fp8"
         taken = set()
         for figure, own in rates:
             if (other := other_precision(review, figure, own)) is not None:
-                taken.add(figure.path[:4])
+                taken.add(figure.path)
                 yield _of_another(review, figure, own, other)
         if review.composition is None:
             yield Lacks("a composed deployment, for the precisions that it multiplies in")
@@ -264,15 +272,10 @@ def _of_another(review: Review, figure: Figure, own: Accelerator, other: str) ->
             ),
         ),
         help=f"use {flops(dense)}" if dense else f"take it out: {own.name} multiplies {figure.kind} at a wider rate",
-        related=_part(review),
+        related=first_declared(review, "the part", *PART),
         severity=Severity.WARNING if fast else Severity.INFO,
         fix=figure.fix(f"use the {figure.kind} rate", dense) if dense else None,
     )
-
-
-def _part(review: Review) -> tuple[Related, ...]:
-    places: tuple[KeyPath, ...] = (("hardware", "accelerator"), ("hardware", "datasheet", "id"))
-    return tuple(Related(place, "the part") for place in places if review.declared(*place))[:1]
 
 
 def _used(review: Review) -> dict[str, float]:
@@ -314,8 +317,7 @@ def _claim(review: Review, path: KeyPath, assumed: ClaimAssumes, used: Mapping[s
     deployed = deployed_precision(review)
     own = review.accelerator
     if assumed.accelerator is not None:
-        several = variants(review, assumed.accelerator)
-        own = several[0] if len(several) == 1 else None
+        own = only_variant(review, assumed.accelerator)
     if own is None or deployed is None or assumed.dense_flops is None:
         return
     at: KeyPath = (*path, "assumes", "precision")
@@ -341,10 +343,12 @@ def _claim(review: Review, path: KeyPath, assumed: ClaimAssumes, used: Mapping[s
         ),
         help=f'compute it from {flops(rate)} and precision = "{runs}", or declare {precision} weights and activations '
         "in policy.quantization if that is what runs",
-        related=tuple(
-            Related(place, f"multiplies in {runs}")
-            for place in (("policy", "quantization", "weights"), ("model", "id"), ("model", "config"))
-            if review.declared(*place)
-        )[:1],
+        related=first_declared(
+            review,
+            f"multiplies in {runs}",
+            ("policy", "quantization", "weights"),
+            ("model", "id"),
+            ("model", "config"),
+        ),
         severity=Severity.WARNING if fast else Severity.INFO,
     )

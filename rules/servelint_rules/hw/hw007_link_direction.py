@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from servelint.composition import Composition
 from servelint.lineage import KeyPath
-from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Related, Review, Rule, Severity, Source
+from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Review, Rule, Severity, Source
 from servelint.units import Dimension, format_quantity
-from servelint_rules.hw.figures import TOLERANCE, known, near
+from servelint_rules.hw.figures import PART, TOLERANCE, first_declared, known, near
 
 PCIE_TOLERANCE = 0.02
 """PCIe is quoted before its encoding: 128 GB/s for the 126 GB/s of generation 5."""
@@ -306,11 +306,7 @@ def _finding(review: Review, item: OneWay) -> Finding:
             Input("both directions", item.both, "B/s", item.source),
         ),
         help=f"set it to {text}",
-        related=tuple(
-            Related(place, "the part that has the link")
-            for place in (("hardware", "accelerator"), ("hardware", "instance"), ("hardware", "datasheet", "id"))
-            if review.declared(*place)
-        )[:1],
+        related=first_declared(review, "the part that has the link", *PART),
         fix=Fix("use one direction", (Edit(item.path, text),), safe=True),
     )
 

@@ -15,12 +15,11 @@ from servelint.plugin import (
     Input,
     Lacks,
     Option,
-    Related,
     Review,
     Rule,
     Severity,
 )
-from servelint_rules.hw.figures import MEMORY, Figure, known, of_another_variant
+from servelint_rules.hw.figures import MEMORY, PART, Figure, first_declared, known, of_another_variant
 from servelint_rules.hw.hw010_double_count import together
 from servelint_rules.show import size
 
@@ -231,10 +230,6 @@ def _finding(review: Review, planned: Planned, part: Accelerator, visible: float
         help=(
             f"set it to at most {at_most} bytes, or leave it out" if override else f"set {dotted(mended)} = {at_most}"
         ),
-        related=tuple(
-            Related(place, "the part")
-            for place in (("hardware", "accelerator"), ("hardware", "instance"), ("hardware", "datasheet", "id"))
-            if review.declared(*place)
-        )[:1],
+        related=first_declared(review, "the part", *PART),
         fix=Fix("use what the runtime sees", (Edit(mended, at_most),), safe=True),
     )

@@ -7,8 +7,9 @@ from math import floor
 from typing import NamedTuple
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Option, Related, Review, Rule, Severity, Source
+from servelint.plugin import Case, Edit, Finding, Fix, Input, Lacks, Option, Review, Rule, Severity, Source
 from servelint.units import Dimension, format_quantity
+from servelint_rules.hw.figures import PART, first_declared
 
 NODE = 8
 """Most devices of a node where nothing says how many it has."""
@@ -240,11 +241,7 @@ max_model_len = 8192
                 f'limit the devices to {limit} W (hardware.power.per_device = "{limit} W"), or give the '
                 f"{budget.where} {_watts(drawn / (1 - host))}"
             ),
-            related=tuple(
-                Related(place, f"{_watts(watts)} a device")
-                for place in (kept, ("hardware", "accelerator"), ("hardware", "instance"))
-                if review.declared(*place)
-            )[:1],
+            related=first_declared(review, f"{_watts(watts)} a device", kept, *PART),
             severity=Severity.WARNING if alone else Severity.INFO,
             fix=Fix(f"limit the devices to {limit} W", (Edit(kept, f'"{limit} W"'),))
             if review.declared(*kept) and limit

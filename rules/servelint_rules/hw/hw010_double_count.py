@@ -10,8 +10,10 @@ from servelint.plugin import Accelerator, Case, Finding, Input, Lacks, Related, 
 from servelint_rules.hw.figures import (
     BANDWIDTH,
     MEMORY,
+    PART,
     Figure,
     figure_source,
+    first_declared,
     near,
     of_another_variant,
     own_figures,
@@ -223,8 +225,7 @@ args = "--tensor-parallel-size 2"
             if (number := together(review, figure, own)) is not None:
                 yield _several(review, figure, own, number)
         accelerator = review.accelerator
-        ranks = RANKS.get(accelerator.family, 1) if accelerator is not None else 1
-        if accelerator is None or ranks == 1:
+        if accelerator is None or (ranks := RANKS.get(accelerator.family, 1)) == 1:
             return
         halved = [f for f, own in figures if f.path[0] == "hardware" and _of_a_die(f, own, ranks)]
         if halved and not _whole_die(halved):
@@ -238,11 +239,11 @@ args = "--tensor-parallel-size 2"
 def together(review: Review, figure: Figure, own: Accelerator) -> int | None:
     """How many devices a figure is of, where it is of several and no other rule says whose it is."""
     published = published_figures(own, figure.kind)
-    if not published or figure.value < 1.5 * max(published) or near(figure.value, own_figures(own, figure.kind)):
-        return None
     figures = own_figures(own, figure.kind)
+    if not published or figure.value < 1.5 * max(published) or near(figure.value, figures):
+        return None
     counts = (*BOARDS, review.devices)
-    found = next((n for n in counts if n > 1 and near(figure.value / n, figures)), None)
+    found = next((n for n in counts if near(figure.value / n, figures)), None)
     if found is None or of_another_variant(review, figure, own) or other_precision(review, figure, own) is not None:
         return None
     return found
@@ -331,11 +332,5 @@ def _packages(review: Review, path: KeyPath, own: Accelerator, ranks: int) -> Fi
 
 
 def _part(review: Review, path: KeyPath) -> tuple[Related, ...]:
-    places: tuple[KeyPath, ...] = (
-        ("hardware", "accelerator"),
-        ("hardware", "instance"),
-        ("hardware", "datasheet", "id"),
-    )
-    if path[0] == "claim":
-        places = ((*path[:3], "accelerator"), *places)
-    return tuple(Related(place, "the part") for place in places if review.declared(*place))[:1]
+    places = ((*path[:3], "accelerator"), *PART) if path[0] == "claim" else PART
+    return first_declared(review, "the part", *places)

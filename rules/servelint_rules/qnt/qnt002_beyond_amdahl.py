@@ -117,7 +117,7 @@ class BeyondAmdahl(Rule):
         if composition is None or composition.scheduler.disaggregation is not None:
             yield Lacks("a composed deployment without pools of its own")
             return
-        if not _narrow(composition):
+        if next(_formats(composition), None) is None:
             return
         if composition.scheduler.verify_tokens > 1:
             yield Lacks("what the speed-up is over: quantization or speculation")
@@ -132,20 +132,14 @@ class BeyondAmdahl(Rule):
         devices = composition.setup.topology.devices
         for path, claim in claims:
             elsewhere = claim.assumes is not None and claim.assumes.accelerator is not None
-            if elsewhere or claim.value <= (devices if devices > 1 else 1) * (1 + 1e-9):
+            if elsewhere or claim.value <= devices * (1 + 1e-9):
                 continue
-            terms = read(review, Claim("throughput", 1.0, at=claim.at))
+            terms = read(review, Claim("throughput", claim.value, at=claim.at))
             if terms is None:
                 continue
             limit = _limit(before, after, terms)
             if claim.value > limit.value * (1 + self.option("tolerance")):
                 yield _finding(review, path, claim, terms, limit)
-
-
-def _narrow(composition: Composition) -> bool:
-    memory = composition.memory
-    weights = any(w.format.bits < 16 for w in memory.weights if w.tensor.matmul)
-    return weights or any(c.format.bits < 16 for c in memory.caches)
 
 
 def _limit(before: Composition, after: Composition, terms: Terms) -> Limit:
@@ -175,7 +169,7 @@ def _ratio(before: Composition, after: Composition, shape: StepShape) -> Limit:
         then: Callable[[StepShape], float] = getattr(before.pricer, figure)
         now: Callable[[StepShape], float] = getattr(after.pricer, figure)
         seconds, were = now(shape), then(shape)
-        if seconds > 0 and were / seconds > found.value:
+        if were > found.value * seconds:
             ratio = were / seconds
             how = f"by the {figure.replace('_', ' ')} the step takes {duration(were)} and then {duration(seconds)}"
             found = Limit(ratio, shape, before, after, f"{how}: {ratio:.2f}x")

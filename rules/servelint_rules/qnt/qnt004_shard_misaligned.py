@@ -87,9 +87,10 @@ class ShardMisaligned(Rule):
     --------------
     The dimensions that tensor parallelism cuts against the group of the format that they are stored in: the inputs
     of output and down projections (groups lie along the reduction), and for FP8 in blocks of 128 x 128 the outputs
-    of the projections before them, too. Routed experts count by the devices that share one. Silent for
-    dimensions that the degree does not even divide (PAR002), for MXFP4, which engines pad, for experts in
-    weight-only groups, which they make smaller, and for llama.cpp, which cuts by rows.
+    of the projections before them, too; keys by whole heads where these are fewer than the devices, which then hold
+    copies. Routed experts count by the devices that share one. Silent for dimensions that the degree does not even
+    divide (PAR002), for MXFP4, which engines pad, for experts in weight-only groups, which they make smaller, and
+    for llama.cpp, which cuts by rows.
 
     Why it is bad
     -------------
@@ -108,7 +109,9 @@ class ShardMisaligned(Rule):
     Source
     ------
     vllm-project/vllm vllm/model_executor/layers/quantization/fp8.py (create_weights) and awq.py (create_weights), the
-    same in sgl-project/sglang; vllm-project/vllm#42384, #44763, #21695.
+    same in sgl-project/sglang; vllm-project/vllm@007d50058a06
+    vllm/model_executor/layers/quantization/utils/fp8_utils.py (validate_fp8_block_shape: every output of a merged
+    projection, as QKVParallelLinear cuts it); vllm-project/vllm#42384, #44763, #21695.
     """
 
     code = "QNT004"
@@ -219,9 +222,10 @@ def _shards(
         elif format_.name.startswith(BLOCKED) and isinstance(mixer, Attention):
             if tensor.name == "q_proj":
                 yield Shard("query width", "num_attention_heads", mixer.q_heads * mixer.head_dim, attention, format_)
-            elif tensor.name == "kv_proj" and mixer.kv_heads % attention == 0:
-                width = mixer.kv_heads * mixer.head_dim
-                yield Shard("key width", "num_key_value_heads", width, attention, format_)
+            elif tensor.name == "kv_proj":
+                # Devices beyond the number of heads hold copies of whole ones.
+                width, degree = mixer.kv_heads * mixer.head_dim, min(attention, mixer.kv_heads)
+                yield Shard("key width", "num_key_value_heads", width, degree, format_)
 
 
 def _finding(review: Review, side: Composition, engine: str, cut: list[Shard], path: KeyPath, pool: str) -> Finding:

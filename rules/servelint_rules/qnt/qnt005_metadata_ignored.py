@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ from servelint.plugin import (
     Source,
     Tensor,
 )
+from servelint_rules.layouts import decode_side
 from servelint_rules.qnt.weights import weights_path
 from servelint_rules.show import size
-from servelint_rules.variants import sides
 
 PATH = ("model", "weights_bytes")
 SPEC = """\
@@ -126,7 +127,7 @@ class MetadataIgnored(Rule):
         if declared is None or review.composition is None:
             yield Lacks("model.weights_bytes and a composed deployment")
             return
-        ledger = _ledger(sides(review.composition)[-1][1])
+        ledger = _ledger(decode_side(review.composition))
         if ledger is None or ledger.format.bits >= 16:
             return
         near, bits = self.option("near"), ledger.format.bits
@@ -173,13 +174,13 @@ def _ledger(side: Composition) -> Ledger | None:
     formats = {(w.block, w.tensor.name): w.format for w in side.memory.weights}
     blocks = [("", t, 1) for t in _tables(architecture)]
     blocks += [(b.name, t, b.count) for b in architecture.blocks for t in b.tensors]
-    by_format: dict[str, float] = {}
+    by_format: defaultdict[str, float] = defaultdict(float)
     known: dict[str, Format] = {}
     for block, tensor, count in blocks:
         format_ = formats.get((block, tensor.name))
         if format_ is not None:
             known[format_.name] = format_
-            by_format[format_.name] = by_format.get(format_.name, 0.0) + tensor.params * count
+            by_format[format_.name] += tensor.params * count
     if not by_format:
         return None
     main = known[max(by_format, key=by_format.__getitem__)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import evolve
 
@@ -12,7 +12,10 @@ from servelint_rules.layouts import on_accelerator
 from servelint_rules.qnt.weights import busy_s, dequantized, weights_path, wide_name
 from servelint_rules.show import duration, flops
 
-EIGHT_BIT, FOUR_BIT = ("fp8", "int8"), "fp4"
+FASTER: Mapping[str, float] = {"fp8": 2.0, "int8": 2.0, "fp4": 4.0}
+"""How many times the 16-bit rate a native path of a format usually has."""
+
+EIGHT_BIT = ("fp8", "int8")
 MEANT_WEIGHT_ONLY = ("mxfp4",)
 """Formats that published checkpoints come in with 16-bit activations: the fallback is how they are meant to run."""
 
@@ -134,16 +137,16 @@ class FallbackKernel(Rule):
             return
         accelerator = composition.setup.topology.accelerator
         compute = found.format.compute
-        if compute in accelerator.native_formats or compute in accelerator.dense_flops:
+        if compute not in FASTER or compute in (*accelerator.native_formats, *accelerator.dense_flops):
             return
         point = review.operating_point
         if point is None or composition.scheduler.disaggregation is not None:
             yield Lacks("an operating point of a replica without pools")
             return
         rate = accelerator.rate(wide_name(review))
-        faster = 2.0 if compute in EIGHT_BIT else 4.0 if compute == FOUR_BIT else 1.0
         native = on_accelerator(
-            composition, evolve(accelerator, dense_flops={**accelerator.dense_flops, compute: rate[1] * faster})
+            composition,
+            evolve(accelerator, dense_flops={**accelerator.dense_flops, compute: rate[1] * FASTER[compute]}),
         )
         if native is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 from attrs import evolve
@@ -33,7 +34,7 @@ def dequantized(side: Composition) -> Dequantized | None:
         if isinstance(demand, WeightRead) and demand.tensor is not None and demand.format is not None:
             stored[op.name, demand.tensor.name] = demand.format
     total = 0.0
-    by_format: dict[str, float] = {}
+    by_format: defaultdict[str, float] = defaultdict(float)
     formats: dict[str, Format] = {}
     for op, demand in demands_of(side.graph, Matmul):
         if not isinstance(demand, Matmul) or demand.tensor is None or op.name == "lm_head":
@@ -42,7 +43,7 @@ def dequantized(side: Composition) -> Dequantized | None:
         total += work
         format_ = stored.get((op.name, demand.tensor.name))
         if format_ is not None and format_.bits < 16 and demand.precision in SIXTEEN_BIT:
-            by_format[format_.name] = by_format.get(format_.name, 0.0) + work
+            by_format[format_.name] += work
             formats[format_.name] = format_
     if not by_format:
         return None
