@@ -562,11 +562,17 @@ class Point:
         company = max(min(self._prompts_per_rank * new, self._left(last)), 0.0)
         if company == 0:
             return self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)
-        together, piece = last + company, new / (prompts.full + prompts.rest)
+        step = self.service.prompt_step
+        # Where prompts go first, what comes along is such pieces, too, though no token waits for one alone.
+        pieces = math.ceil(new / step) if step and self.service.prompts_first else prompts.full + prompts.rest
+        together, piece = last + company, new / max(pieces, 1)
         # As many equal pieces as have the same query-key pairs among new tokens.
         met = together**2 / (last**2 + company * piece)
         past = (last * (tokens - last) + company * prompts.context) / together
-        seconds = self.mixed_s(together, past, 1.0, met, self.batch)
+        if self.service.mixed:
+            seconds = self.mixed_s(together, past, 1.0, met, self.batch)
+        else:
+            seconds = self.alone_s(together, past, 1.0, max(met, 1.0))
         # Equal pieces follow each other through pipeline stages; the prompt itself does not.
         return max(seconds, self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)) if self.service.staged else seconds
 

@@ -740,6 +740,13 @@ def test_short_prompts_share_steps_of_their_own() -> None:
     assert point.ttft("mean") == pytest.approx(FIXED + 400 * PROMPT)
 
 
+@pytest.mark.parametrize(("batch", "company"), [(10.0, 21.0), (40.0, 84.0), (200.0, 380.0), (300.0, 380.0)])
+def test_a_short_end_of_a_prompt_has_company_in_its_step(batch: float, company: float) -> None:
+    """Of 420 tokens 20 are left for a second step, which what arrives with a token fills up to 400."""
+    point = Service(composed(FIRST), mix(420, 200), open_loop=False).point(batch)
+    assert point.ttft("mean") == pytest.approx(2 * FIXED + (420 + company) * PROMPT)
+
+
 @pytest.mark.parametrize("between", [1, 4])
 def test_sequences_decode_between_two_steps_of_prompts(between: int) -> None:
     scheduler = Scheduler(chunk_tokens=400, max_batched_tokens=1000, mixed=False, decodes_between=between)
