@@ -128,7 +128,7 @@ class LongContextLevers(Rule):
             return
         longest, rate = max(_scenarios(review, mix), key=lambda scenario: scenario[0].context(0.99))
         knee, now = within(review, composition, longest), carried(review, composition, longest)
-        if knee is None or now <= 0 or not pressed(review, knee, self.option("used"), rate):
+        if knee is None or not pressed(review, knee, self.option("used"), rate):
             return
         levers = by_rate(review, longest, now, [*changes(review, "cache", "weights"), *_hardware(composition)])
         levers = ranked([*levers, *_reused(review, composition, longest, now)])

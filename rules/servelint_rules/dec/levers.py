@@ -104,8 +104,7 @@ def carried(review: Review, composition: Composition, mix: Mix) -> float:
     point = within(review, composition, mix)
     if point is None:
         return 0.0
-    busiest = max(point.prefill_utilization, 1.0) if point.service.separate else 1.0
-    return point.rate * point.service.decode_replicas / busiest / devices_of(composition)
+    return point.rate * point.service.decode_replicas / devices_of(composition)
 
 
 def pressed(review: Review, knee: Point, used: float, rate: float | None) -> bool:
