@@ -335,6 +335,26 @@ def test_the_mean_output_is_told_to_a_tenth_of_a_token(plugins: Plugins) -> None
     assert abs(told - round(told)) > 0.05
 
 
+@pytest.mark.parametrize("layerwise", ["true", "false"])
+def test_a_setup_and_bytes_that_each_take_too_long_are_both_told(layerwise: str, plugins: Plugins) -> None:
+    """One takes two seconds, the other what is left of the whole."""
+    whole = 'transfer = { bandwidth = "1.25 GB/s", layerwise = false }'
+    text = (
+        plugins.rule("DIS001")
+        .failing[0]
+        .spec.replace(whole, f'transfer = {{ bandwidth = "1.25 GB/s", setup = "2 s", layerwise = {layerwise} }}')
+    )
+    found = only("DIS001", text, plugins)
+    match = re.match(
+        r"the setup alone takes 2 s and the bytes alone (\d+) ms: .* less than (\d+) ms together", found.help
+    )
+    assert match is not None, found.help
+    exposed = re.search(r"costs a request ([\d.]+) s on average, .* delay it by (\d+) ms", found.message)
+    assert exposed is not None
+    assert 2 + int(match[1]) / 1e3 == pytest.approx(float(exposed[1]), abs=0.006)
+    assert match[2] == exposed[2]
+
+
 # DIS002
 
 
@@ -449,6 +469,21 @@ def test_replicas_are_saved_from_the_gain_on(rate: int, speaks: bool, plugins: P
     assert [f.help for f in found] == (
         ["in the order of gain: 5 replicas instead of 8: the load at the knee (1.6x)"] if speaks else []
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "few", "many"),
+    [(THROUGHPUT, 8, 14), (LONG_CONTEXT, 2, 9), (CHUNK, 1, 2)],
+    ids=["DEC002", "DEC003", "DEC007"],
+)
+def test_users_that_leave_a_replica_nearly_idle_ask_for_no_more(
+    text: str, few: int, many: int, plugins: Plugins
+) -> None:
+    """As with a rate: carrying more than is asked for gains nothing."""
+    (code,) = {"DEC002", "DEC003", "DEC007"} & set(re.findall(r"expect: (DEC\d+)", text))
+    for users, speaks in ((few, False), (many, True)):
+        closed = re.sub(r"\nrate = .*", f"\nconcurrency = {users}", text)
+        assert bool(findings(code, closed, plugins)) is speaks
 
 
 def test_pools_carry_what_the_busier_one_does(plugins: Plugins) -> None:

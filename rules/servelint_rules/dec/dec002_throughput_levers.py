@@ -135,7 +135,7 @@ class ThroughputLevers(Rule):
             return
         now = carried(review, composition, mix)
         levers: list[Lever] = []
-        if pressed(review, knee, self.option("used"), review.rate()):
+        if pressed(knee, self.option("used"), review.rate(), review.concurrency()):
             levers = by_rate(review, mix, now, changes(review, "weights", "cache", "batch", "speculation"))
         if review.replicas >= max(_needed(review, knee), LEAST_REPLICAS) * self.option("gain"):
             levers += _fewer(review, mix)

@@ -107,12 +107,15 @@ def carried(review: Review, composition: Composition, mix: Mix) -> float:
     return point.rate * point.service.decode_replicas / devices_of(composition)
 
 
-def pressed(review: Review, knee: Point, used: float, rate: float | None) -> bool:
+def pressed(knee: Point, used: float, rate: float | None, users: float | None) -> bool:
     """Whether the load is at least a share of what the knee carries: with less, carrying more gains nothing.
 
-    ``rate`` is that of one replica in requests per second; without one every replica is kept as full as it is let.
+    ``rate`` is that of one replica in requests per second, ``users`` the requests at once of one that decodes; without
+    either every replica is kept as full as it is let.
     """
-    return rate is None or rate / knee.service.decode_replicas >= knee.rate * used
+    if rate is not None:
+        return rate / knee.service.decode_replicas >= knee.rate * used
+    return users is None or knee.service.point(min(users, knee.batch)).rate >= knee.rate * used
 
 
 # Changes

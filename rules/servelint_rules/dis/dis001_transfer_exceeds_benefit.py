@@ -355,8 +355,13 @@ def _help(review: Review, pools: Disaggregation, delay: float, alone: Service, t
     apart = _apart(review, pools)
     if _transfer_s(apart, evolve(pools, bytes_per_s=inf)) >= delay:
         faster = f"the setup alone takes {duration(pools.setup_s)}"
-        left = delay - _transfer_s(apart, evolve(pools, setup_s=0.0))
-        faster += f": bring it below {duration(floored(left))}" if left > 0 else ", and so do the bytes"
+        sent = _transfer_s(apart, evolve(pools, setup_s=0.0))
+        left = delay - sent
+        faster += (
+            f": bring it below {duration(floored(left))}"
+            if left > 0
+            else f" and the bytes alone {duration(sent)}: both have to be less than {duration(delay)} together"
+        )
     else:
         low, high = pools.bytes_per_s, pools.bytes_per_s
         while _transfer_s(apart, evolve(pools, bytes_per_s=high)) >= delay:
