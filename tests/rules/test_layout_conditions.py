@@ -149,6 +149,16 @@ def test_degrees_are_looked_for_up_to_twice_the_present_one(plugins: Plugins) ->
     assert found.help.startswith("degrees up to 12 that divide everything: 1, 2, 4, 8, 12; ")
 
 
+@pytest.mark.parametrize(("copies", "total"), [(4, 132), (8, None)])
+def test_copies_of_experts_are_spread_as_well(copies: int, total: int | None, plugins: Plugins) -> None:
+    """128 experts over eight devices: with four copies 132, of which four are left over."""
+    text = f'{H100}devices = 8\n[model]\nid = "Qwen/Qwen3-30B-A3B"\nmax_model_len = 8192\n'
+    text += f"[policy.parallelism]\ntensor = 8\nexpert = 8\n[policy.moe]\nredundant_experts = {copies}\n"
+    found = findings("PAR002", text, plugins)
+    assert [f.equation for f in found] == ([f"{total} mod 8 = 4"] if total else [])
+    assert all(f.help == f"degrees that divide {total}: 1, 2, 3, 4, 6, 11, 12" for f in found)
+
+
 # PAR003
 
 
@@ -234,6 +244,30 @@ def test_one_device_lacks_no_load(plugins: Plugins) -> None:
     assert lacks("PAR004", unloaded, plugins) == ["a load (workload.rate or workload.concurrency) or objectives (slo)"]
     one = unloaded.replace("devices = 8", "devices = 1").replace("tensor = 8", "tensor = 1")
     assert lacks("PAR004", one, plugins) == []
+
+
+@pytest.mark.parametrize(
+    ("degrees", "more", "speaks"),
+    [
+        ("", "", True),
+        ("expert = 1\n", "", True),
+        ("attention_data = 2\n", "", False),
+        ("", '[policy.speculation]\nmethod = "ngram"\ntokens = 1\nacceptance = 0.6\n', False),
+    ],
+)
+def test_only_plain_groups_are_set_against_replicas(degrees: str, more: str, speaks: bool, plugins: Plugins) -> None:
+    text = LONG.replace("tensor = 8 #", f"{degrees}tensor = 8 #") + more
+    assert bool(findings("PAR004", text, plugins)) is speaks
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_every_replica_is_split(replicas: int, plugins: Plugins) -> None:
+    """The same load for each of them, and two of four devices in the place of each."""
+    text = LONG.replace("replicas = 1", f"replicas = {replicas}").replace("= 100", f"= {100 * replicas}")
+    found = only("PAR004", text, plugins)
+    assert found.help == (
+        f"set policy.parallelism.tensor = 4, hardware.devices = 4 and hardware.replicas = {2 * replicas}"
+    )
 
 
 # PAR005
@@ -355,6 +389,14 @@ def test_a_setup_and_bytes_that_each_take_too_long_are_both_told(layerwise: str,
     assert match[2] == exposed[2]
 
 
+@pytest.mark.parametrize(("more", "speaks"), [(-1, False), (1, True)])
+def test_a_split_without_objectives_has_to_carry_a_declared_rate(more: int, speaks: bool, plugins: Plugins) -> None:
+    match = re.search(r"in two pools carry (\d+) req/s", only("DIS001", NO_OBJECTIVES, plugins).message)
+    assert match is not None
+    text = f'{NO_OBJECTIVES}rate = "{int(match[1]) + more} req/s"\n'
+    assert bool(findings("DIS001", text, plugins)) is speaks
+
+
 # DIS002
 
 
@@ -399,6 +441,14 @@ def test_a_setup_is_no_remedy_where_the_bytes_take_too_long(setup: str, plugins:
     found = only("DIS003", text, plugins)
     assert "transfer.setup" not in found.help
     assert "transfer.bandwidth" in found.help
+
+
+@pytest.mark.parametrize(("setup", "key"), [("1.2 s", "layerwise"), ("1.4 s", "setup")])
+def test_the_longer_of_setup_and_bytes_is_marked(setup: str, key: str, plugins: Plugins) -> None:
+    """1.97 GB at 1.5 GB/s take 1.31 s; neither leaves time for the other."""
+    found = only("DIS003", TRANSFER.replace("layerwise = false", f'setup = "{setup}"\nlayerwise = false'), plugins)
+    assert found.path == ("policy", "disaggregation", "transfer", key)
+    assert found.help == "neither bandwidth nor setup suffices by itself: both have to be less"
 
 
 # DIS004
@@ -468,6 +518,20 @@ def test_replicas_are_saved_from_the_gain_on(rate: int, speaks: bool, plugins: P
     found = findings("DEC002", text, plugins)
     assert [f.help for f in found] == (
         ["in the order of gain: 5 replicas instead of 8: the load at the knee (1.6x)"] if speaks else []
+    )
+
+
+@pytest.mark.parametrize(("grown", "replicas"), [(None, 3), (7, 3), (11, 4), (80, None)])
+def test_replicas_are_saved_as_far_as_growth_lets_them(
+    grown: int | None, replicas: int | None, plugins: Plugins
+) -> None:
+    """At 2.98 req/s a replica eight take three and eleven four; for eighty no eight are too many."""
+    text = THROUGHPUT.replace("[hardware]", "[hardware]\nreplicas = 8").replace("2.6 req/s", "8 req/s")
+    if grown is not None:
+        text = text.replace("[slo]", f'[[workload.growth]]\nrate = "{grown} req/s"\n[slo]')
+    found = findings("DEC002", text, plugins)
+    assert [re.findall(r"(\d+) replicas instead of 8", f.help) for f in found] == (
+        [[str(replicas)]] if replicas is not None else []
     )
 
 
