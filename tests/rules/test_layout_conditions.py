@@ -33,6 +33,7 @@ from servelint_rules.dis.dis004_cache_identity import SPEC as IDENTITY
 from servelint_rules.par.par003_kv_replicated import PROMPTS
 from servelint_rules.par.par003_kv_replicated import SPEC as REPLICATED
 from servelint_rules.par.par004_tp_unneeded import LOADED, LONG
+from servelint_rules.par.par005_pp_bubble import FEW
 from servelint_rules.show import request_rate
 
 H100 = 'servelint = 1\n[hardware]\naccelerator = "nvidia/h100-sxm5-80gb"\n'
@@ -277,6 +278,13 @@ def test_every_replica_is_split(replicas: int, plugins: Plugins) -> None:
 def test_only_stages_lack_a_workload(stages: int, lacking: list[str], plugins: Plugins) -> None:
     text = f'{H100}devices = {stages}\n[model]\nid = "meta-llama/Llama-3.1-8B"\nmax_model_len = 8192\n'
     assert lacks("PAR005", f"{text}[policy.parallelism]\ntensor = 1\npipeline = {stages}\n", plugins) == lacking
+
+
+@pytest.mark.parametrize(("degrees", "fixed"), [("tensor = 1, pipeline = 4", True), ("pipeline = 4", False)])
+def test_a_layout_is_set_where_all_of_its_degrees_are_declared(degrees: str, fixed: bool, plugins: Plugins) -> None:
+    found = only("PAR005", FEW.replace("tensor = 1, pipeline = 4", degrees), plugins)
+    assert found.help == "set policy.parallelism.tensor = 4 and policy.parallelism.pipeline = 1"
+    assert (found.fix is not None) is fixed
 
 
 # PAR006

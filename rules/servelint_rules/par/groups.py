@@ -99,6 +99,6 @@ def loaded(review: Review, service: Service, copies: int) -> Point | None:
         return service.at_rate(rate / copies)
     fullest = service.fullest
     if fullest is None or each is None:
-        return fullest
+        return None
     wanted = -(-each // copies)
     return service.point(wanted) if wanted <= fullest.batch else None
