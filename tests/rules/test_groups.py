@@ -289,14 +289,19 @@ def test_a_load_presses_from_a_share_of_the_knee_on(plugins: Plugins) -> None:
     review = review_of(f'{H100}{MODEL}{WORKLOAD}rate = "1 req/s"\n[slo]\ntpot = {{ p99 = "30 ms" }}\n', plugins)
     knee = review.knee
     assert knee is not None
-    assert pressed(review, knee, 0.7, None)
-    assert pressed(review, knee, 0.7, knee.rate * 0.701)
-    assert not pressed(review, knee, 0.7, knee.rate * 0.699)
+    assert pressed(knee, 0.7, None, None)
+    assert pressed(knee, 0.7, knee.rate * 0.701, None)
+    assert not pressed(knee, 0.7, knee.rate * 0.699, None)
+    # Requests at once carry what they do, and no more of them than there are at the knee.
+    assert pressed(knee, 0.999, None, knee.batch * 4)
+    share = knee.service.point(knee.batch / 4).rate / knee.rate
+    assert pressed(knee, share - 0.001, None, knee.batch / 4)
+    assert not pressed(knee, share + 0.001, None, knee.batch / 4)
     pools = review_of(f'{H100}{MODEL}{POOLS}{WORKLOAD}rate = "1 req/s"\n[slo]\ntpot = {{ p99 = "30 ms" }}\n', plugins)
     # Three replicas decode.
     assert pools.knee is not None
-    assert not pressed(pools, pools.knee, 0.7, pools.knee.rate * 2.0)
-    assert pressed(pools, pools.knee, 0.7, pools.knee.rate * 2.2)
+    assert not pressed(pools.knee, 0.7, pools.knee.rate * 2.0, None)
+    assert pressed(pools.knee, 0.7, pools.knee.rate * 2.2, None)
 
 
 def test_a_faster_part_is_faster_in_what_is_asked_for(plugins: Plugins) -> None:

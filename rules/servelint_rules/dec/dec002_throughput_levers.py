@@ -135,7 +135,7 @@ class ThroughputLevers(Rule):
             return
         now = carried(review, composition, mix)
         levers: list[Lever] = []
-        if pressed(review, knee, self.option("used"), review.rate()):
+        if pressed(knee, self.option("used"), review.rate(), review.concurrency()):
             levers = by_rate(review, mix, now, changes(review, "weights", "cache", "batch", "speculation"))
         if review.replicas >= max(_needed(review, knee), LEAST_REPLICAS) * self.option("gain"):
             levers += _fewer(review, mix)
@@ -165,15 +165,12 @@ def _needed(review: Review, knee: Point) -> int:
 
 def _fewer(review: Review, mix: Mix) -> Iterator[Lever]:
     """As few replicas as carry the load and its growth within the objectives, headroom included."""
-    replicas = review.replicas
-    if review.rate() is None:
-        return
-    base = review.deployment.workload
+    replicas, base = review.replicas, review.deployment.workload
     scenarios = [(mix, review.rate())]
     scenarios += [(scenario, review.rate(base.growth[i])) for i, scenario in review.growth] if base is not None else []
     needed = LEAST_REPLICAS
     for scenario, rate in scenarios:
-        found = replicas_for(review.service(scenario), (rate or 0.0) * replicas, review.objectives)
+        found = None if rate is None else replicas_for(review.service(scenario), rate * replicas, review.objectives)
         if found is None:
             return
         needed = max(needed, found)

@@ -126,9 +126,9 @@ class LongContextLevers(Rule):
         if composition is None or mix is None:
             yield Lacks("a composed deployment and workload lengths")
             return
-        longest, rate = max(_scenarios(review, mix), key=lambda scenario: scenario[0].context(0.99))
+        longest, *load = max(_scenarios(review, mix), key=lambda scenario: scenario[0].context(0.99))
         knee, now = within(review, composition, longest), carried(review, composition, longest)
-        if knee is None or now <= 0 or not pressed(review, knee, self.option("used"), rate):
+        if knee is None or not pressed(knee, self.option("used"), *load):
             return
         levers = by_rate(review, longest, now, [*changes(review, "cache", "weights"), *_hardware(composition)])
         levers = ranked([*levers, *_reused(review, composition, longest, now)])
@@ -148,12 +148,13 @@ class LongContextLevers(Rule):
             )
 
 
-def _scenarios(review: Review, mix: Mix) -> Iterator[tuple[Mix, float | None]]:
-    """The workload and its growth, each with the rate of one replica."""
-    yield mix, review.rate()
+def _scenarios(review: Review, mix: Mix) -> Iterator[tuple[Mix, float | None, float | None]]:
+    """The workload and its growth, each with the rate and the requests at once of one replica."""
+    yield mix, review.rate(), review.concurrency()
     base = review.deployment.workload
     for i, scenario in review.growth:
-        yield scenario, review.rate(base.growth[i] if base is not None else None)
+        grown = base.growth[i] if base is not None else None
+        yield scenario, review.rate(grown), review.concurrency(grown)
 
 
 def _sequence_bytes(composition: Composition, context: float) -> float:

@@ -99,8 +99,6 @@ class OneDeviceOrTp(Rule):
         if config.t == 1 or config.t != devices or not plain(composition) or one_device(review, composition) is None:
             return
         now = measured(review, composition, mix)
-        if now.rate <= 0:
-            return
         levers = best_first(review, now, self._fewer(review), mix)
         if levers and levers[0].gain >= self.option("gain") and not speaks(TpUnneeded, review):
             yield advice(

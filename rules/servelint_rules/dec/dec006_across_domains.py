@@ -129,7 +129,7 @@ class AcrossDomains(Rule):
             yield Lacks("workload lengths")
             return
         found = [*spread(composition, devices)]
-        if not any(config.t < t and within_fast_links(composition, t) for t in degrees(composition, devices)):
+        if not any(config.t < t for t in degrees(composition, devices)):
             # The group fills its domain; smaller ones leave bandwidth unused.
             if not found:
                 return

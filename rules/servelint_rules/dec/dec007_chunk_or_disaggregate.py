@@ -116,7 +116,7 @@ class ChunkOrDisaggregate(Rule):
         point, knee = review.operating_point, review.knee
         if point is None or knee is None or not plain(composition) or point.misses(review.objectives, declared=True):
             return
-        if not pressed(review, knee, self.option("used"), review.rate()):
+        if not pressed(knee, self.option("used"), review.rate(), review.concurrency()):
             return
         if self._interference(knee) < self.option("share") or stalled(review, point) is not None:
             return

@@ -116,7 +116,7 @@ class ComputeOrBandwidth(Rule):
         if point is not None and not point.misses(review.objectives, declared=True):
             return
         knee, now = within(review, composition, mix), carried(review, composition, mix)
-        if knee is None or now <= 0 or _settled(review):
+        if knee is None or _settled(review):
             return
         levers = by_rate(review, mix, now, _better(composition))
         if levers:

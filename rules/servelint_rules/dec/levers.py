@@ -104,16 +104,18 @@ def carried(review: Review, composition: Composition, mix: Mix) -> float:
     point = within(review, composition, mix)
     if point is None:
         return 0.0
-    busiest = max(point.prefill_utilization, 1.0) if point.service.separate else 1.0
-    return point.rate * point.service.decode_replicas / busiest / devices_of(composition)
+    return point.rate * point.service.decode_replicas / devices_of(composition)
 
 
-def pressed(review: Review, knee: Point, used: float, rate: float | None) -> bool:
+def pressed(knee: Point, used: float, rate: float | None, users: float | None) -> bool:
     """Whether the load is at least a share of what the knee carries: with less, carrying more gains nothing.
 
-    ``rate`` is that of one replica in requests per second; without one every replica is kept as full as it is let.
+    ``rate`` is that of one replica in requests per second, ``users`` the requests at once of one that decodes; without
+    either every replica is kept as full as it is let.
     """
-    return rate is None or rate / knee.service.decode_replicas >= knee.rate * used
+    if rate is not None:
+        return rate / knee.service.decode_replicas >= knee.rate * used
+    return users is None or knee.service.point(min(users, knee.batch)).rate >= knee.rate * used
 
 
 # Changes

@@ -241,7 +241,7 @@ itl = { p99 = "45 ms" }
         load = review.rate() or apart.rate
         alone = Service(_co_located(pools), mix, open_loop=True)
         together = _together(alone, review.objectives, load / apart.devices)
-        if apart.point is None or load <= 0:
+        if apart.point is None:
             # The split carries nothing within the SLO: SLO001, SLO005 and SLO007 say why.
             return
         if together.point is None or together.rate == 0:
@@ -319,7 +319,7 @@ def _apart(review: Review, pools: Disaggregation) -> Side:
     sides = (pools.prefill, pools.decode)
     devices = sum(p.composition.setup.topology.devices * p.replicas for p in sides)
     knee = service.knee(review.objectives)
-    rate = 0.0 if knee is None else knee.rate * service.decode_replicas / max(knee.prefill_utilization, 1.0)
+    rate = 0.0 if knee is None else knee.rate * service.decode_replicas
     declared = review.rate()
     return Side(rate, devices, service.at_rate(declared) if declared is not None else knee)
 
@@ -355,8 +355,13 @@ def _help(review: Review, pools: Disaggregation, delay: float, alone: Service, t
     apart = _apart(review, pools)
     if _transfer_s(apart, evolve(pools, bytes_per_s=inf)) >= delay:
         faster = f"the setup alone takes {duration(pools.setup_s)}"
-        left = delay - _transfer_s(apart, evolve(pools, setup_s=0.0))
-        faster += f": bring it below {duration(floored(left))}" if left > 0 else ", and so do the bytes"
+        sent = _transfer_s(apart, evolve(pools, setup_s=0.0))
+        left = delay - sent
+        faster += (
+            f": bring it below {duration(floored(left))}"
+            if left > 0
+            else f" and the bytes alone {duration(sent)}: both have to be less than {duration(delay)} together"
+        )
     else:
         low, high = pools.bytes_per_s, pools.bytes_per_s
         while _transfer_s(apart, evolve(pools, bytes_per_s=high)) >= delay:
@@ -367,7 +372,7 @@ def _help(review: Review, pools: Disaggregation, delay: float, alone: Service, t
                 (middle, high) if _transfer_s(apart, evolve(pools, bytes_per_s=middle)) >= delay else (low, middle)
             )
         faster = f"from {size(raised(high))}/s on the transfer costs less than it saves"
-    if not pools.layerwise and pools.bytes_per_s < inf:
+    if not pools.layerwise:
         faster += "; layerwise = true hides what prefill covers"
     needed = replicas_for(alone, load, review.objectives)
     if needed is None:

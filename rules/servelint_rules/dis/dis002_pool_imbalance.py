@@ -246,7 +246,7 @@ def _carries(review: Review, pools: Disaggregation, prefill: int, decode: int, l
     """Whether they carry a load within the SLO."""
     service = _service(review, pools, prefill, decode)
     low, high = 0.0, float(service.batch_limit)
-    if high < 1 or service.point(high).rate * decode < load:
+    if service.point(high).rate * decode < load:
         return False
     while high - low > 0.002 * high:
         middle = (low + high) / 2

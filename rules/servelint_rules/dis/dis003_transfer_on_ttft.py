@@ -162,7 +162,7 @@ def _keeps(late: Delayed, **changes: Any) -> bool:
 def _help(late: Delayed, pools: Disaggregation, hides: bool) -> str:
     parts = ["set policy.disaggregation.transfer.layerwise = true"] if hides else []
     if _keeps(late, bytes_per_s=inf):
-        low, high = pools.bytes_per_s, pools.bytes_per_s * 2
+        low, high = pools.bytes_per_s, pools.bytes_per_s
         while high < 1e18 and not _keeps(late, bytes_per_s=high):
             low, high = high, high * 2
         for _ in range(12):

@@ -20,15 +20,14 @@ def joined(composition: Composition) -> frozenset[str]:
     return frozenset(
         op.name
         for op, demand in demands_of(composition.graph, Collective)
-        if isinstance(demand, Collective) and demand.stride == 1 and demand.group in groups and demand.group > 1
+        if isinstance(demand, Collective) and demand.stride == 1 and demand.group in groups
     )
 
 
 def share_of(composition: Composition, names: frozenset[str], shape: StepShape) -> float:
     """Share of a step's seconds, summed over its ops, that some of them take."""
     rows = composition.pricer.breakdown(shape)
-    total = sum(float(row.seconds) for row in rows)
-    return sum(float(row.seconds) for row in rows if row.name in names) / total if total > 0 else 0.0
+    return sum(float(row.seconds) for row in rows if row.name in names) / sum(float(row.seconds) for row in rows)
 
 
 def heaviest(point: Point, past: float = 0.0) -> tuple[StepShape, ...]:
@@ -100,6 +99,6 @@ def loaded(review: Review, service: Service, copies: int) -> Point | None:
         return service.at_rate(rate / copies)
     fullest = service.fullest
     if fullest is None or each is None:
-        return fullest
-    wanted = float(max(1, -(-each // copies)))
+        return None
+    wanted = -(-each // copies)
     return service.point(wanted) if wanted <= fullest.batch else None

@@ -268,7 +268,7 @@ def _joins(side: Composition) -> Iterator[tuple[str, Collective, int]]:
     config = parallelism(side)
     groups = {config.t, config.attention_tensor}
     for op, demand in demands_of(side.graph, Collective):
-        within = isinstance(demand, Collective) and demand.stride == 1 and demand.group in groups and demand.group > 1
+        within = isinstance(demand, Collective) and demand.stride == 1 and demand.group in groups
         if isinstance(demand, Collective) and within and demand.kind != "all_to_all":
             yield op.name, demand, op.count
 

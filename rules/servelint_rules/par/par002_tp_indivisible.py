@@ -241,7 +241,7 @@ def _problems(architecture: Architecture, config: object, engine: str) -> Iterat
     t: int = config.t  # type: ignore[attr-defined]
     ta: int = config.attention_tensor  # type: ignore[attr-defined]
     expert: int = config.expert or 1  # type: ignore[attr-defined]
-    within: int = (t * config.d) // expert if expert > 1 else t  # type: ignore[attr-defined]
+    within: int = t if expert == 1 else t * config.d // expert  # type: ignore[attr-defined]
 
     def where(field: str) -> Source:
         return Source("model", architecture.id, field)
@@ -328,7 +328,7 @@ def _experts(review: Review, composition: Composition, expert: int) -> Iterator[
     extra = getattr(moe, "redundant_experts", None) or 0
     for count in sorted(counts):
         total = count + extra
-        if expert > 1 and total % expert:
+        if total % expert:
             path = ("policy", "parallelism", "expert")
             copies = f" and {extra} redundant copies" if extra else ""
             yield Finding(

@@ -199,7 +199,7 @@ def _idle(composition: Composition, point: Point) -> float:
     """Share of a plain step in which the average stage has nothing to do."""
     work = sum(float(row.seconds) for row in composition.pricer.breakdown(point.shape()))
     stages: int = parallelism(composition).p
-    return max(1.0 - work / (stages * point.plain_s), 0.0)
+    return 1.0 - work / (stages * point.plain_s)
 
 
 def _others(composition: Composition, point: Point) -> Iterator[Other]:
