@@ -333,7 +333,92 @@ def test_a_replica_on_each_device_is_within_fast_links(plugins: Plugins) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("objectives", "worst"),
+    [
+        # Under even load ITL p99 is 428 ms and TTFT p99 470 ms; at the skew that is tried both are 8 % longer.
+        ('itl = { p99 = "420 ms" }', ""),
+        ('itl = { p99 = "430 ms" }', "ITL p99"),
+        ('itl = { p99 = "475 ms" }', ""),
+        ('itl = { p99 = "460 ms" }\nttft = { p99 = "475 ms" }', "TTFT p99"),
+        ('itl = { p99 = "430 ms" }\nttft = { p99 = "505 ms" }', "ITL p99"),
+        ('itl = { p99 = "430 ms" }\nttft = { p99 = "400 ms" }', ""),
+        ("", ""),
+    ],
+)
+def test_a_skew_that_nobody_states_matters_where_objectives_rest_on_it(
+    objectives: str, worst: str, plugins: Plugins
+) -> None:
+    text = failing("MOE001", plugins).replace("skew = 3.0 # expect: MOE001\nload_metrics = true\n", "")
+    found = findings("MOE001", f"{text}[slo]\n{objectives}\n", plugins)
+    assert [f.message.partition(" holds under even expert load ")[0] for f in found] == [worst] * bool(worst)
+    for finding in found:
+        assert finding.severity is Severity.INFO
+        metric, percentile = worst.lower().split()
+        assert [r.path for r in finding.related] == [("slo", metric, percentile)]
+
+
+@pytest.mark.parametrize(
+    ("more", "missing"),
+    [
+        ("", "redundant experts and load metrics missing"),
+        ("load_metrics = false\n", "redundant experts and load metrics missing"),
+        ("load_metrics = true\n", "redundant experts missing"),
+        ("redundant_experts = 16\n", "load metrics missing"),
+        ('[[evidence]]\nkind = "expert-load"\n', "redundant experts missing"),
+        ('redundant_experts = 16\n[[evidence]]\nkind = "benchmark"\n', "load metrics missing"),
+    ],
+)
+def test_what_is_missing_against_uneven_load(more: str, missing: str, plugins: Plugins) -> None:
+    text = failing("MOE001", plugins).replace("load_metrics = true\n", more)
+    assert only("MOE001", text, plugins).message.endswith(f"; {missing}")
+
+
 # CND
+
+
+@pytest.mark.parametrize(
+    ("overlap", "mask", "ranks", "share"),
+    [("true", 1e-3, 1, 1.0), ("false", 60e-6, 1, 1.0), ("true", 1e-3, 2, 1.0), ("true", 1e-3, 2, 0.5)],
+)
+def test_masks_and_batches_that_are_named_are_the_last_that_stay_within_the_limit(
+    overlap: str, mask: float, ranks: int, share: float, plugins: Plugins
+) -> None:
+    layout = f"[policy.parallelism]\ntensor = 1\ndata = {ranks}\n"
+
+    def found(each: float, sequences: int) -> list[Finding]:
+        text = failing(
+            "CND001", plugins, mask=f'"{each * 1e6:.6g} us"', overlap=f"{overlap}\nshare = {share}",
+            concurrency=str(sequences),
+        )  # fmt: skip
+        return findings("CND001", text.replace('80gb"\n', f'80gb"\ndevices = {ranks}\n') + layout, plugins)
+
+    (finding,) = found(mask, 128)
+    rows = 128 // ranks
+    assert finding.equation.startswith(f"{rows} rows x {share:g} x ")
+    named = re.match(
+        r"a mask may take at most ([\d.]+) us at this batch; at most (\d+) sequences at once", finding.help
+    )
+    assert named is not None
+    slowest, most = float(named[1]) * 1e-6, int(named[2])
+    assert found(slowest, 128) == found(mask, most) == []
+    assert found(slowest * 1.02, 128)
+    assert found(mask, most + 1)
+
+
+def test_a_single_sequence_whose_mask_is_exposed_is_as_few_as_there_are(plugins: Plugins) -> None:
+    found = only("CND001", failing("CND001", plugins, mask='"20 ms"', concurrency="1"), plugins)
+    assert found.message.startswith("the masks of 1 sequence take 20 ms ")
+    assert found.equation.startswith("1 row x 1 x 20 ms = 20 ms; less ")
+    assert re.fullmatch(r"a mask may take at most [\d.]+ ms at this batch", found.help)
+
+
+def test_masks_of_a_backend_without_a_published_time_are_not_guessed(plugins: Plugins) -> None:
+    text = failing("CND001", plugins, 2)
+    rule = plugins.rule("CND001")
+    for backend, kinds in (("outlines", ["Finding"]), ("Outlines", ["Finding"]), ("xgrammar", ["Lacks"])):
+        review = review_of(text.replace('"outlines"', f'"{backend}"'), plugins)
+        assert [type(item).__name__ for item in collect(rule({}), review)] == kinds
 
 
 @pytest.mark.parametrize(
@@ -400,6 +485,116 @@ def test_the_prompt_whose_prefill_is_priced(plugins: Plugins) -> None:
     assert " for 1,024 prompt tokens after 2,976 earlier ones, " in found.message
     cached = only("KRN001", chunks.replace("[workload]", "[workload]\nprefix_hit = 0.9"), plugins)
     assert " for 400 prompt tokens after 3,600 earlier ones, " in cached.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "tokens", "ranks", "concurrency", "captured"),
+    [
+        # Captured sizes are sequences of a rank, and tokens of them in vLLM: each sequence verifies its drafts.
+        ("sglang", 0, 1, 24, ""),
+        ("sglang", 0, 1, 25, "25 sequences"),
+        ("sglang", 3, 1, 25, "25 sequences"),
+        ("sglang", 0, 2, 48, ""),
+        ("sglang", 0, 2, 50, "25 sequences"),
+        ("vllm", 0, 1, 25, "25 tokens"),
+        ("vllm", 3, 1, 6, ""),
+        ("vllm", 3, 1, 7, "28 tokens"),
+        ("vllm", 3, 2, 14, "28 tokens"),
+    ],
+)
+def test_decode_steps_of_more_than_is_captured(
+    engine: str, tokens: int, ranks: int, concurrency: int, captured: str, plugins: Plugins
+) -> None:
+    version = {"vllm": "0.11.0", "sglang": "0.5.9"}[engine]
+    text = failing("KRN002", plugins, 3, name=f'"{engine}"', version=f'"{version}"', concurrency=str(concurrency))
+    text = text.replace('args = "--cuda-graph-max-bs 24"', "cuda_graph_max_batch = 24")
+    text = text.replace('5090"\n', f'5090"\ndevices = {ranks}\n')
+    policies = f"[policy.parallelism]\ntensor = 1\ndata = {ranks}\n"
+    if tokens:
+        policies += f'[policy.speculation]\nmethod = "ngram"\ntokens = {tokens}\nacceptance = 0.5\n'
+    found = findings("KRN002", text + policies, plugins)
+    assert [f.help for f in found] == ([f"capture graphs for at least {captured}"] if captured else [])
+
+
+def test_graphs_for_a_fraction_of_a_sequence_are_for_one(plugins: Plugins) -> None:
+    for rate, sequences in (("5", "3 decoding sequences"), ("0.1", "1 decoding sequence")):
+        text = failing("KRN002", plugins, rate=f'"{rate} req/s"')
+        assert only("KRN002", text, plugins).help == f"take out --enforce-eager, or capture graphs for {sequences}"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "deployed", "speaks"),
+    [
+        ("0.11.0", "0.11.0", False),
+        # A patch changes no kernel.
+        ("0.11.2", "0.11.0", False),
+        ("v0.11", "0.11.0", False),
+        ("0.10.2", "0.11.0", True),
+        ("1.11.0", "0.11.0", True),
+        # A release that nobody states is taken for the same.
+        (None, "0.11.0", False),
+        ("0.11.0", None, False),
+    ],
+)
+def test_kernels_are_recorded_of_a_release(
+    recorded: str | None, deployed: str | None, speaks: bool, plugins: Plugins
+) -> None:
+    text = failing("KRN003", plugins)
+    if deployed is None:
+        text = text.replace('version = "0.11.0"\n', "")
+    text += '[[evidence]]\nkind = "kernel-trace"\n' + ("" if recorded is None else f'engine_version = "{recorded}"\n')
+    found = findings("KRN003", text, plugins)
+    assert [[r.path for r in f.related] for f in found] == [
+        [("evidence", 1, "engine_version"), ("model", "id")]
+    ] * speaks
+
+
+@pytest.mark.parametrize(
+    ("more", "cache"),
+    [
+        ("", " and the KV cache is in fp8"),
+        # A backend or kernel that is named is that of attention, and says nothing of weights.
+        ('attention_backend = "FLASHINFER"\n', ""),
+        ('[policy.attention]\nkernel = "flash"\n', ""),
+    ],
+)
+def test_formats_whose_kernels_nothing_names(more: str, cache: str, plugins: Plugins) -> None:
+    weights, quantization = "the weights are in fp8-block128", '[policy.quantization]\nkv_cache = "fp8"\n'
+    text = failing("KRN003", plugins)
+    both = text.replace("[[evidence]]", f"{more}{quantization}[[evidence]]")
+    assert f"a figure was measured, {weights}{cache}, and nothing records " in only("KRN003", both, plugins).message
+    alone = text.replace("[[evidence]]", f"{more}[[evidence]]")
+    assert f"a figure was measured, {weights}, and nothing records " in only("KRN003", alone, plugins).message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prompt", "more", "words", "severity"),
+    [
+        ("-np 8", 4000, "", "over 8 slots is 4,096 tokens a request, and 0.99 of all requests have up to 4,097",
+         Severity.WARNING),
+        ("-np 8", 4095, "", "over 8 slots is 4,096 tokens a request, and 0.99 of all requests have up to 4,192",
+         Severity.WARNING),
+        # A prompt that fills its slot leaves no room for an answer.
+        ("-np 8", 4096, "", "over 8 slots is 4,096 tokens a request, and 0.99 of all requests have up to 4,193: "
+         "not even the median prompt fits", Severity.ERROR),
+        ("-np 8 -kvu", 32700, "", "is all that 8 slots share, and 0.99 of all requests have up to 32,797",
+         Severity.WARNING),
+        # The longest of what is asked for is named.
+        ("-np 8", 4000, "[deployment]\nsized_for = 6000\n",
+         "over 8 slots is 4,096 tokens a request, and the fleet is sized for 6,000", Severity.WARNING),
+        ("-np 8", 4000, "[deployment]\nsized_for = 4000\n",
+         "over 8 slots is 4,096 tokens a request, and 0.99 of all requests have up to 4,097", Severity.WARNING),
+    ],
+)  # fmt: skip
+def test_what_a_slot_has_and_a_request_needs(
+    arguments: str, prompt: int, more: str, words: str, severity: Severity, plugins: Plugins
+) -> None:
+    text = failing("ENG005", plugins, args=f'"-c 32768 {arguments}"', prompt_tokens=str(prompt))
+    found = only("ENG005", text + more, plugins)
+    assert found.message == f"-c 32,768 {words}"
+    assert found.severity is severity
+    sized = ("deployment", "sized_for")
+    assert [r.path for r in found.related] == [sized if "sized for" in words else ("workload", "prompt_tokens")]
 
 
 @pytest.mark.parametrize(
