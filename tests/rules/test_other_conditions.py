@@ -374,6 +374,11 @@ def test_what_is_missing_against_uneven_load(more: str, missing: str, plugins: P
     assert only("MOE001", text, plugins).message.endswith(f"; {missing}")
 
 
+def test_experts_that_need_all_devices_are_spread_right(plugins: Plugins) -> None:
+    """Of 1,024 sequences a device would have a cache of 256 beside all experts, which it does not hold."""
+    assert findings("MOE004", L40S.replace("concurrency = 256", "concurrency = 1024"), plugins) == []
+
+
 # CND
 
 
@@ -614,6 +619,12 @@ def test_slots_are_of_no_more_than_memory_holds(arguments: str, prompt: int, wor
     text = failing("ENG005", plugins, args=f'"{arguments}"', prompt_tokens=str(prompt))
     found = only("ENG005", text.replace("nvidia/h100-sxm5-80gb", "nvidia/l4"), plugins)
     assert found.help == words
+
+
+def test_a_context_that_is_declared_as_less_than_a_slot_has_is_no_need(plugins: Plugins) -> None:
+    """What runs is the slot, and requests are longer than it."""
+    text = failing("ENG005", plugins).replace("[engine]", "max_model_len = 2048\n[engine]")
+    assert only("ENG005", text, plugins).message.endswith(", and 0.99 of all requests have up to 4,097")
 
 
 # SPEC
