@@ -30,7 +30,7 @@ def late_by_compiles(review: Review) -> tuple[Delayed, ...]:
     point = review.operating_point
     if point is None or point.service.scheduler.first_token_share <= 0 or not review.declared(*COMPILE):
         return ()
-    return _late(review, point, with_compiles(point, first_token_s=0.0, first_token_share=0.0))
+    return _late(review, point, with_compiles(point, first_token_share=0.0))
 
 
 def late_by_transfers(review: Review) -> tuple[Delayed, ...]:

@@ -201,7 +201,7 @@ concurrency = 128
             f"the masks of {counted(point.batch, 'sequence')} take {duration(mask)} of host time a step, {hidden}: "
             f"{duration(exposed)} are exposed, {exposed / step:.0%} of the {duration(step)} step",
             equation=(
-                f"{_rows(point):,.0f} rows x {config.share:g} x {duration(config.mask)} = {duration(mask)}"
+                f"{counted(_rows(point), 'row')} x {config.share:g} x {duration(config.mask)} = {duration(mask)}"
                 + (f"; less {duration(forward)} forward = {duration(exposed)}" if config.overlap else ", all exposed")
             ),
             inputs=(

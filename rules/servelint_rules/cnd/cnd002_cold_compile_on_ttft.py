@@ -159,11 +159,12 @@ def _help(review: Review, point: Point, objective: Objective) -> str:
         return with_compiles(point, **changes).meets(objective, declared=True)
 
     most = floored(_most(lambda s: within(first_token_s=s), scheduler.first_token_s))
-    cold = _most(lambda c: within(first_token_share=c), scheduler.first_token_share)
-    hit = math.ceil((1 - cold / share) * 1e4 - 1e-6) / 1e4
-    parts = []
-    if within(first_token_share=max(share * (1 - hit), 0.0)):
-        parts.append(f"reach policy.constrained_decoding.cache_hit = {hit:g}: compile schemas ahead, and reuse them")
+    # In hundredths of a percent, so that what is written is what was tried; without a cold request the objective holds.
+    low, high = math.floor((1 - scheduler.first_token_share / share) * 1e4), 10_000
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if within(first_token_share=share * (1 - middle / 1e4)) else (middle, high)
+    parts = [f"reach policy.constrained_decoding.cache_hit = {high / 1e4:g}: compile schemas ahead, and reuse them"]
     if most > 0:
         parts.append(f'reach policy.constrained_decoding.compile = "{duration(most)}" at this hit')
     return "; or ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from servelint.lineage import KeyPath
-from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Severity
+from servelint.plugin import Case, Finding, Input, Lacks, Option, Related, Review, Rule, Scheduler, Severity
 from servelint.service import Objective
 from servelint.spec.model import Claim
 from servelint_rules.delays import COMPILE
@@ -102,14 +102,14 @@ class ColdAndWarmMixed(Rule):
             yield Lacks("policy.constrained_decoding.compile")
             return
         for path, claim in claims:
-            least, prefill = _least(review)
+            least, prefill = _least(review, scheduler.first_token_s)
             if claim.value < least and not _has_percentiles(claim):
-                yield self._finding(review, path, claim, least, prefill)
+                yield self._finding(review, scheduler, path, claim, (least, prefill))
 
-    def _finding(self, review: Review, path: KeyPath, claim: Claim, least: float, prefill: float) -> Finding:
-        scheduler = review.scheduler
-        if scheduler is None:
-            raise ValueError("no composition")
+    def _finding(
+        self, review: Review, scheduler: Scheduler, path: KeyPath, claim: Claim, bounds: tuple[float, float]
+    ) -> Finding:
+        least, prefill = bounds
         cold, metric = scheduler.first_token_share, "TTFT" if claim.metric == "ttft" else "end-to-end latency"
         warm = "" if cold >= 1 else f", the other {1 - cold:.1%} do not"
         hits = ("policy", "constrained_decoding", "cache_hit")
@@ -135,11 +135,11 @@ class ColdAndWarmMixed(Rule):
         )
 
 
-def _least(review: Review) -> tuple[float, float]:
-    """Least seconds to the first token of a request with a cold schema, and those of its prefill."""
+def _least(review: Review, compiled_s: float) -> tuple[float, float]:
+    """Least seconds to the first token of a request that compiles its schema for so long, and those of its prefill."""
     alone = first_token(review, Objective("ttft", "mean", 0.0, 0.0))
     prefill = 0.0 if alone is None else alone.bound_s
-    return prefill + (review.scheduler.first_token_s if review.scheduler is not None else 0.0), prefill
+    return prefill + compiled_s, prefill
 
 
 def _help(cold: float, least: float) -> str:

@@ -158,15 +158,18 @@ def _arguments(review: Review) -> tuple[Related, ...]:
 
 def _help(review: Review, made: Setting, context: float) -> str:
     written, slots, each = made.written, made.slots if made.divided else 1, math.ceil(context)
-    memory = review.memory
-    # What the cache could hold, were it made for more tokens.
-    held = math.inf if memory is None else evolve(memory, token_cap=None).resident_per_rank(each)
-    parts = []
-    if held >= slots:
+
+    def held(length: float) -> float:
+        """How many contexts memory could hold, were the cache made for them."""
+        memory = review.memory
+        return math.inf if memory is None else evolve(memory, token_cap=None).resident_per_rank(length)
+
+    most, fewer, parts = held(each), written // each, []
+    if most >= slots:
         parts.append(f"set {made.spelling} {each * slots}" + (f", {slots} x {each}" if slots > 1 else ""))
-    elif held >= 1:
-        fits = f"{int(held)} slots and {made.spelling} {each * int(held)}"
+    elif most >= 1:
+        fits = f"{int(most)} slots and {made.spelling} {each * int(most)}"
         parts.append(f"set {fits}: memory does not hold {slots} such contexts")
-    if slots > 1 and written // each >= 1:
-        parts.append(f"set --parallel {written // each} and keep {made.spelling} {written}")
+    if slots > 1 and fewer and held(written / fewer) >= fewer:
+        parts.append(f"set --parallel {fewer} and keep {made.spelling} {written}")
     return "; or ".join(parts or ["shorten the context: memory does not hold one of this length"])

@@ -194,8 +194,7 @@ class LaunchBound(Rule):
             help=(
                 f"capture graphs for at least {-(-size // 1):,.0f} {unit}s"
                 if graphs.largest
-                else f"take out {graphs.spelling}, or capture graphs for the {counted(-(-size // 1), 'sequence')} that "
-                "decode"
+                else f"take out {graphs.spelling}, or capture graphs for {counted(-(-size // 1), 'decoding sequence')}"
             ),
             related=(Related(("workload", load), "the load that decides the batch"),) if load else (),
         )

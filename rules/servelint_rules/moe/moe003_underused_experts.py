@@ -142,7 +142,7 @@ def _missed(experts: Experts, ranks: int) -> float:
 
 def _help(experts: Experts, ranks: int, tokens: float, most: float, verified: int) -> str:
     missed = _missed(experts, ranks)
-    needed = math.ceil(math.log(most) / math.log(missed) / verified - 1e-9) if most > 0 and missed > 0 else 0
+    needed = math.ceil(math.log(most) / math.log(missed) / verified - 1e-9) if most > 0 else 0
     fewer = next((n for n in range(ranks - 1, 0, -1) if ranks % n == 0 and _missed(experts, n) ** tokens <= most), 1)
     load = f"keep at least {counted(needed, 'sequence')} at once in a replica, or " if needed else ""
     return f"{load}set policy.parallelism.expert = {fewer}"

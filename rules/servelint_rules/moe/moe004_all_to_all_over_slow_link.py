@@ -158,9 +158,8 @@ class AllToAllOverSlowLink(Rule):
         slow = topology.hops(config.expert)[-1]
         link = "PCIe" if slow.tier == "pcie" else "the network between nodes"
         path = ("policy", "parallelism", "expert")
-        places = (("hardware", "network"), ("hardware", "pcie"), ("hardware", "accelerator"), ("hardware", "instance"))
-        wanted = places[:1] if slow.tier == "network" else places[1:2]
-        where = next((p for p in (*wanted, *places[2:]) if review.declared(*p)), ("hardware",))
+        keys = ("pcie" if slow.tier == "pcie" else "network", "accelerator", "instance")
+        where = next((("hardware", key) for key in keys if review.declared("hardware", key)), ("hardware",))
         return Finding(
             path,
             f"{share:.0%} of the decode step of {duration(point.plain_s)} at {counted(point.batch, 'sequence')} "

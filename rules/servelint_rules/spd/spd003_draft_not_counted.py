@@ -114,7 +114,7 @@ class DraftNotCounted(Rule):
         without, beside = decode_side(composition).memory, decode_side(counted_in).memory
         weights = beside.weights_bytes - without.weights_bytes
         cache = beside.bytes_per_token() - without.bytes_per_token()
-        if weights <= 0 and cache <= 0:
+        if weights <= 0:
             return
         context = float(composition.max_model_len)
         before, after = without.resident_sequences(context), beside.resident_sequences(context)

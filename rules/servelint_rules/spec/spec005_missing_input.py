@@ -349,8 +349,8 @@ def _odd(review: Review, path: KeyPath, key: str) -> bool:
 
 def _claim(review: Review, path: KeyPath, claim: Claim) -> Iterator[Finding]:
     at, workload = claim.at, review.deployment.workload
-    unread = claim.evidence is not None and review.evidence(path, claim) is None
-    if unread and claim.evidence in review.unknown_evidence:
+    review.evidence(path, claim)  # whether its kind is known shows when it is read
+    if claim.evidence in review.unknown_evidence:
         yield Finding(
             (*path, "evidence"),
             f"the evidence {claim.evidence!r:.100} is compared with nothing: it is no result file that is read",
