@@ -713,6 +713,7 @@ def under(text: str, prompt: int, output: int, plugins: Plugins) -> Review:
         (LARGE.replace("8192", "256").replace("4096", "200"), (4000, 50), "max_batched_tokens", 1.0),
         (f"{LARGE}[policy.kv_cache]\nmemory_utilization = 0.9\n", (4000, 4000), "KV capacity", 1.0),
         (LARGE + pools("tensor = 1, replicas = 1", "tensor = 1, replicas = 3"), (4000, 10), "prefill pool", 1.0),
+        (f"{LARGE}mixed_steps = false\nprefill_decode_interval = 50\n", (4000, 50), "prefill_decode_interval", 1.0),
         # A limit that was assumed may be set to anything.
         ("", (500, 500), "max_sequences", float("inf")),
     ],
