@@ -184,6 +184,8 @@ class Point:
         self._prompts_per_rank = self.requests_per_step / service.scheduler.ranks
         # Tokens of a prompt after which the others decode again: none where prompts go first.
         self.chunk = 0.0 if service.prompts_first else service.chunk(batch)
+        # Tokens of a prompt that one step takes, beside the others or before them; 0 where prompts are not cut.
+        self.piece = service.prompt_step if service.prompts_first else self.chunk
 
     def shape(
         self,
@@ -209,9 +211,8 @@ class Point:
 
     def prompts_shape(self, past: float = 0.0, most: float = math.inf) -> StepShape:
         """The step with most prompt tokens, up to ``most``, over ``past`` cached ones: beside decoding, or alone."""
-        alone = not self.service.mixed
-        size = self.service.prompt_step if alone else self.chunk
-        return self.shape(min(size or self.service.mix.new_prompt, most), past, decoding=0.0 if alone else None)
+        tokens = min(self.piece or self.service.mix.new_prompt, most)
+        return self.shape(tokens, past, decoding=None if self.service.mixed else 0.0)
 
     @cached_property
     def plain_s(self) -> float:
@@ -245,10 +246,10 @@ class Point:
         """Seconds of steps of prompts alone: ``tokens`` new ones on every rank that prefills, of equal prompts."""
         each, most, room = tokens / prompts, self.service.prompt_step or math.inf, self.service.prompt_room
         if each > most:
-            whole = math.ceil(each / most * (1 - 1e-12)) - 1
+            whole, last = _cut(each, most)
             middle = context + (whole - 1) / 2 * most
             seconds = whole * self.alone_s(most, middle, 0.0)
-            return prompts * (seconds + self.alone_s(each - whole * most, context + whole * most, 1.0))
+            return prompts * (seconds + self.alone_s(last, context + whole * most, 1.0))
         if tokens <= room or each <= 0:
             return self.alone_s(tokens, context, 1.0, prompts)
         packed = max(room / each if self.service.prompt_step else math.floor(room / each), 1.0)
@@ -309,7 +310,7 @@ class Point:
         return pieces
 
     def _exact_pieces(self, tokens: float) -> Iterator[_Piece]:
-        whole, last = self._cut(tokens, self.chunk)
+        whole, last = _cut(self.service.mix.computed(tokens), self.chunk)
         past = tokens - whole * self.chunk - last
         if whole:
             pasts = past, past + (whole - 1) * self.chunk
@@ -334,12 +335,6 @@ class Point:
             rest_tokens / rest if rest else 0.0,
             rest_past / rest if rest else 0.0,
         )
-
-    def _cut(self, tokens: float, chunk: float) -> tuple[int, float]:
-        """Full chunks of a prompt that are followed by another piece, and the tokens of the last piece."""
-        new = self.service.mix.computed(tokens)
-        whole = max(math.ceil(new / chunk * (1 - 1e-12)) - 1, 0) if chunk else 0
-        return whole, new - whole * chunk
 
     @cached_property
     def _shares(self) -> tuple[float, float, float]:
@@ -540,9 +535,8 @@ class Point:
         if pools is not None:
             seconds = self.service.pool_prefill_s(tokens)
             return seconds + self.service.transfer_s(tokens, seconds, pools)
-        # Where prompts go first, pieces follow each other at once.
-        piece = self.service.prompt_step if self.service.prompts_first else self.chunk
-        whole, last = self._cut(tokens, piece)
+        piece = self.piece
+        whole, last = _cut(self.service.mix.computed(tokens), piece)
         new = whole * piece + last
         seconds = 0.0
         if whole:
@@ -562,9 +556,9 @@ class Point:
         company = max(min(self._prompts_per_rank * new, self._left(last)), 0.0)
         if company == 0:
             return self.mixed_s(last, tokens - last, 1.0, 1.0, self.batch)
-        step = self.service.prompt_step
         # Where prompts go first, what comes along is such pieces, too, though no token waits for one alone.
-        pieces = math.ceil(new / step) if step and self.service.prompts_first else prompts.full + prompts.rest
+        first = self.service.prompts_first and self.piece
+        pieces = math.ceil(new / self.piece) if first else prompts.full + prompts.rest
         together, piece = last + company, new / max(pieces, 1)
         # As many equal pieces as have the same query-key pairs among new tokens.
         met = together**2 / (last**2 + company * piece)
@@ -601,9 +595,7 @@ class Point:
         if self.service.pools is not None:
             times = [(n.weight, self.service.pool_share_s(n.tokens)) for n in mix.prompt.nodes]
         else:
-            room = (
-                self.service.prompt_room if self.service.prompts_first else self.chunk or self.service.room(self.batch)
-            )
+            room = self.chunk or self.service.room(self.batch)
             if math.isinf(room):
                 room = max(self._prompts_per_rank, 1.0) * mix.new_prompt
             context = mix.prompt.mean - mix.new_prompt + max(mix.new_prompt - room, 0.0) / 2
@@ -998,6 +990,12 @@ def _beyond(t: float, low: float, high: float, busy: float, scale: float) -> flo
     if end > low:
         wait = scale / (end - low) * (wait - math.exp((low - t) / scale))
     return later + (1 - later) * busy * wait
+
+
+def _cut(new: float, chunk: float) -> tuple[int, float]:
+    """Full chunks of so many tokens that are followed by another piece, and the tokens of the last piece."""
+    whole = max(math.ceil(new / chunk * (1 - 1e-12)) - 1, 0) if chunk else 0
+    return whole, new - whole * chunk
 
 
 def _any_of(chance: float, count: int) -> float:

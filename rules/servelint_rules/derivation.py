@@ -103,15 +103,14 @@ def _ttft(point: Point, percentile: str) -> str:
         cold = scheduler.first_token_share > 1 - percentile_share(percentile)
         compiled = min(scheduler.first_token_s, total) if cold else 0.0
         own = min(point.prefill_s(prompt), total - compiled)
-        size = service.prompt_step if service.prompts_first else point.chunk
-        steps = math.ceil(mix.computed(prompt) / size) if size else 1
+        steps = math.ceil(mix.computed(prompt) / point.piece) if point.piece else 1
         which = f"a prompt of {tokens(prompt)} tokens ({percentile})"
         if compiled:
             which = "the prompt"
         elif service.separate:
             which += ", its KV transfer included"
         elif steps > 1:
-            which += f", in {steps} steps of up to {tokens(size)} tokens"
+            which += f", in {steps} steps of up to {tokens(point.piece)} tokens"
             if not service.prompts_first:
                 which += f" {'beside' if service.scheduler.mixed else 'and between them those of'} {_decoding(point)}"
     parts = [f"{duration(own)} to prefill {which}"]

@@ -150,7 +150,7 @@ def _better(composition: Composition) -> Iterator[Change]:
 def _phases(knee: Point, mix: Mix) -> str:
     """Which resource decides each phase, and how much of the time prefill takes."""
     pricer = knee.service.composition.pricer
-    taken = min((knee.chunk if knee.service.mixed else knee.service.prompt_step) or math.inf, mix.new_prompt)
+    taken = min(knee.piece or math.inf, mix.new_prompt)
     shapes = (("decoding", knee.shape()), ("prefill", prefill(taken, mix.prompt.mean - mix.new_prompt)))
     names = {"compute": "compute", "hbm": "memory bandwidth"}
     decided = [f"{what} by {names.get(r := pricer.price(s).binding_resource, r)}" for what, s in shapes]

@@ -18,6 +18,7 @@ from servelint_rules.layouts import NODE, altered, parallelism, widened, within_
 from servelint_rules.slo.chunks import stalled
 from servelint_rules.variants import (
     MOST_TOKENS,
+    Edits,
     budget_edits,
     budget_key,
     pieces,
@@ -31,9 +32,6 @@ MOST_SEQUENCES = 1024
 """Admission limits beyond this are not proposed: what vLLM sets by itself on large devices."""
 ADMISSION: KeyPath = ("policy", "batching", "max_sequences")
 REPLICAS: KeyPath = ("hardware", "replicas")
-
-
-Edits = tuple[tuple[KeyPath, str], ...]
 
 
 class Size(NamedTuple):

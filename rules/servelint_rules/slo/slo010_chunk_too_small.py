@@ -109,7 +109,7 @@ class ChunkTooSmall(Rule):
         if not review.objectives:
             yield Lacks("slo")
             return
-        chunk = _cut(point)
+        chunk = point.piece
         if point.service.separate or not chunk or mix.new_prompt <= chunk or not _wasteful(point, mix):
             return
         if point.misses(review.objectives, declared=True):
@@ -124,11 +124,6 @@ class ChunkTooSmall(Rule):
             yield _finding(review, point, mix, next(x for x in better if x.seconds <= best * 1.1))
 
 
-def _cut(point: Point) -> float:
-    """Tokens of a prompt that a step takes, beside the others or before them; 0 where prompts are not cut."""
-    return point.service.prompt_step if point.service.prompts_first else point.chunk
-
-
 def _step_s(point: Point, tokens: float, past: float) -> float:
     """Seconds of one step with so many tokens of a prompt, of those alone where prompts go first."""
     return point.alone_s(tokens, past) if point.service.prompts_first else point.mixed_s(tokens, past)
@@ -136,7 +131,7 @@ def _step_s(point: Point, tokens: float, past: float) -> float:
 
 def _wasteful(point: Point, mix: Mix) -> bool:
     """Whether a step with twice the chunk takes much less than twice as long."""
-    past, chunk = mix.prompt.mean / 2, _cut(point)
+    past, chunk = mix.prompt.mean / 2, point.piece
     return _step_s(point, 2 * chunk, past) < 1.7 * _step_s(point, chunk, past)
 
 
@@ -151,7 +146,7 @@ def _larger(review: Review, point: Point) -> Iterator[Larger]:
 
 
 def _finding(review: Review, point: Point, mix: Mix, larger: Larger) -> Finding:
-    key, chunk = budget_key(review), _cut(point)
+    key, chunk = budget_key(review), point.piece
     declared = ("policy", "batching", key)
     path: KeyPath = declared if review.declared(*declared) else ("workload",)
     if path == ("workload",):
